@@ -1,0 +1,1 @@
+"""The roof: the command line. Reads the environment, prints, exits."""

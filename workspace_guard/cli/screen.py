@@ -1,0 +1,201 @@
+"""What a person sees while a command runs: its own output, and a live line under it.
+
+Room: cli. Knows the terminal. The command's output passes through unchanged; the live
+line is drawn only where it can do no harm: at the start of a line, and never again once
+a program has taken the whole screen for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Self
+
+from workspace_guard.containment.base import Progress, Stdio
+from workspace_guard.files.tree import write_all
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import TracebackType
+
+_CHUNK_BYTES = 1 << 16
+_ERASE = b"\r\x1b[2K"
+# Any control sequence but a colour, or a string to the terminal: a full-screen program.
+_TAKES_SCREEN = re.compile(rb"\x1b(?:\[[0-9;?]*[@-ln-~]|[\]P_^])")
+_STAGES = {
+    "staging": "building the step",
+    "snapshot": "taking a snapshot",
+    "running": "running",
+    "ending": "ending what is left of its tree",
+    "comparing": "comparing the workspace with its snapshot",
+    "restoring": "putting the workspace back",
+    "judging": "looking at the targets",
+    "promoting": "promoting",
+}
+
+
+class Screen:
+    """Where the command's streams go, and the live line beside them."""
+
+    def __init__(self, stdio: Stdio, line: _LiveLine | None) -> None:
+        self.stdio = stdio
+        self._line = line
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, *, as_json: bool, quiet: bool) -> Generator[Self]:
+        """Arrange the streams of a command.
+
+        Args:
+            as_json: standard output belongs to the JSON document.
+            quiet: no live line.
+
+        Yields:
+            The screen. On a terminal the command gets one of its own; else its
+            streams are ours.
+        """
+        with contextlib.ExitStack() as stack:
+            if os.isatty(0) and os.isatty(1) and not as_json:
+                yield cls(*_own_terminal(stack, live=not quiet))
+                return
+            out = 2 if as_json else 1
+            if quiet or not os.isatty(2):
+                yield cls(Stdio(stdout=out, stderr=2), None)
+                return
+            # What goes to the terminal passes by the live line.
+            line = stack.enter_context(_LiveLine(2))
+            relay = stack.enter_context(_Relay(line, 2))
+            first = relay.fd if out == 2 or os.isatty(1) else 1  # noqa: PLR2004  # stderr
+            yield cls(Stdio(stdout=first, stderr=relay.fd), line)
+
+    def show(self, progress: Progress) -> None:
+        """Tell the live line what is going on."""
+        if self._line is not None:
+            self._line.update(progress)
+
+
+def _own_terminal(
+    stack: contextlib.ExitStack, *, live: bool
+) -> tuple[Stdio, _LiveLine | None]:
+    columns, rows = os.get_terminal_size(1)
+    line = stack.enter_context(_LiveLine(1)) if live else None
+    relay = stack.enter_context(_Relay(line, 1))
+    stack.enter_context(_raw_terminal(0))
+    stdio = Stdio(
+        stdin=0, stdout=relay.fd, stderr=relay.fd, terminal=(rows, columns), size_of=1
+    )
+    return stdio, line
+
+
+@contextlib.contextmanager
+def _raw_terminal(fd: int) -> Generator[None]:
+    """Hand every key through; the command's own terminal gives them their meaning."""
+    if sys.platform == "win32":
+        yield
+        return
+    import termios  # noqa: PLC0415  # not on Windows
+    import tty  # noqa: PLC0415
+
+    before = termios.tcgetattr(fd)
+    try:
+        tty.setraw(fd, termios.TCSADRAIN)
+        yield
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+class _LiveLine:
+    """One line below the output: elapsed time, files captured, escapes seen."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._lock = threading.Lock()
+        self._began_s = time.monotonic()
+        self._at_line_start = True
+        self._drawn = False
+        self._off = False
+        self._text = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._lock:
+            self._erase()
+            self._off = True
+
+    def update(self, progress: Progress) -> None:
+        """Show another state of things."""
+        parts = [f"{time.monotonic() - self._began_s:.0f} s", _STAGES[progress.stage]]
+        if progress.files:
+            parts.append(f"{progress.files:,} files")
+        if progress.escapes:
+            parts.append(f"{progress.escapes:,} changes outside the step")
+        if progress.stage == "running":
+            parts.append("detect: edits made in the workspace now may be undone")
+        with self._lock, contextlib.suppress(OSError):
+            width = os.get_terminal_size(self._fd).columns
+            self._text = f"wsguard: {', '.join(parts)}"[: width - 1].encode()
+            self._erase()
+            self._draw()
+
+    def write(self, chunk: bytes) -> None:
+        """Pass output through, with the live line out of its way."""
+        with self._lock:
+            self._erase()
+            write_all(self._fd, chunk)
+            self._at_line_start = chunk.endswith(b"\n")
+            if not self._off and _TAKES_SCREEN.search(chunk):
+                self._off = True
+            self._draw()
+
+    def _draw(self) -> None:
+        if not self._off and self._at_line_start and self._text:
+            write_all(self._fd, b"\x1b[2m" + self._text + b"\x1b[0m")
+            self._drawn = True
+
+    def _erase(self) -> None:
+        if self._drawn:
+            write_all(self._fd, _ERASE)
+            self._drawn = False
+
+
+class _Relay:
+    """A pipe whose far end goes to the terminal, by way of the live line."""
+
+    def __init__(self, line: _LiveLine | None, fd: int) -> None:
+        self._read_fd, self.fd = os.pipe()
+        self._line = line
+        self._to = fd
+        self._thread = threading.Thread(target=self._pump, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self.fd)
+        self._thread.join()
+        os.close(self._read_fd)
+
+    def _pump(self) -> None:
+        while chunk := os.read(self._read_fd, _CHUNK_BYTES):
+            with contextlib.suppress(OSError):  # the terminal is gone: go on reading
+                if self._line is None:
+                    write_all(self._to, chunk)
+                else:
+                    self._line.write(chunk)

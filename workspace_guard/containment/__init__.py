@@ -1,0 +1,1 @@
+"""Run a command so that what it writes stays in its step, or is put back."""

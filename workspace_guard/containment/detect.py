@@ -1,0 +1,306 @@
+"""Let the command write, find every change of the parent, and put it back.
+
+Room: containment. Knows the order of a `detect` run: journal, snapshot, watch, run,
+compare, put back, look again, close the journal. What a change is, and how it is
+undone, is said in `snapshot`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from workspace_guard.containment.base import (
+    ContainedRun,
+    EntryState,
+    Escape,
+    Gap,
+    Progress,
+)
+from workspace_guard.containment.choose import DETECT_STRENGTH
+from workspace_guard.containment.conduct import Conducted, conduct
+from workspace_guard.containment.launch import Launch
+from workspace_guard.containment.monitor import Monitor
+from workspace_guard.containment.opendetect import OpenDetect, drop_unfinished
+from workspace_guard.files.tree import Folder
+from workspace_guard.snapshot.compare import Comparison, compare
+from workspace_guard.snapshot.restore import Restoration, restore
+from workspace_guard.snapshot.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from workspace_guard.containment.base import Enclosure, EscapeEffect, Limits
+    from workspace_guard.containment.interrupts import Interrupts
+    from workspace_guard.files.layout import WorkspaceState
+    from workspace_guard.files.lock import WorkspaceLock
+    from workspace_guard.snapshot.compare import Change
+    from workspace_guard.snapshot.manifest import Entry
+    from workspace_guard.snapshot.manifest import Gap as SnapshotGap
+    from workspace_guard.snapshot.store import Snapshot
+
+
+class Detect:
+    """The mode that works everywhere; the parent is changed for a moment.
+
+    Args:
+        state: the workspace's state folder, which the caller has made.
+        lock: the workspace is held by it, alone.
+    """
+
+    name: Literal["detect"] = "detect"
+
+    def __init__(self, state: WorkspaceState, lock: WorkspaceLock) -> None:
+        self._state = state
+        self._lock = lock
+
+    def contain(
+        self,
+        enclosure: Enclosure,
+        command: tuple[str, ...],
+        limits: Limits,
+        interrupts: Interrupts,
+        on_progress: Callable[[Progress], None],
+    ) -> ContainedRun:
+        """Run the command and put the parent back; see `base.Containment`."""
+        journal = OpenDetect(self._state, enclosure.run_id)
+        store = Store(self._state.snapshots)
+        step = None if enclosure.step is None else bytes(enclosure.step)
+        skip = frozenset[bytes]() if step is None else frozenset({step})
+        with Folder.open(enclosure.workspace) as top:
+            snapshot = journal.begin(
+                store, top, skip, enclosure, interrupts, on_progress
+            )
+            with Monitor.start(enclosure.workspace, step) as monitor:
+                launch = self._launch(enclosure, command, limits, journal)
+                try:
+                    conducted = conduct(
+                        launch, enclosure, limits, interrupts, monitor, on_progress
+                    )
+                except BaseException:
+                    # Whatever it is, the parent is whole before anybody hears of it.
+                    _put_back(store, snapshot, top, enclosure, _silent)
+                    journal.close(store, snapshot.id)
+                    raise
+            after = _put_back(store, snapshot, top, enclosure, on_progress)
+        escapes = tuple(_escapes(after, enclosure.quarantine, monitor))
+        whole = not after.restoration.unrestored
+        keep = enclosure.keep_snapshot or not whole
+        litter = journal.close_after_run(store, None if keep else snapshot.id)
+        return _contained(
+            conducted, snapshot, after, escapes, (*monitor.gaps, *litter), kept=keep
+        )
+
+    def _launch(
+        self,
+        enclosure: Enclosure,
+        command: tuple[str, ...],
+        limits: Limits,
+        journal: OpenDetect,
+    ) -> Launch:
+        stdin = 0 if enclosure.stdio.stdin is None else enclosure.stdio.stdin
+        # A command that shares a terminal with us has to stay in its foreground group.
+        shares = enclosure.stdio.terminal is None and os.isatty(stdin)
+        return Launch(
+            command=command,
+            cwd=enclosure.step_path,
+            environment=enclosure.environment,
+            log=enclosure.log,
+            stdio=enclosure.stdio,
+            timeout_s=limits.timeout_s,
+            hold_fds=(self._lock.fd,),
+            heartbeat=journal.heartbeat,
+            own_session=not shares,
+        )
+
+
+def _silent(_progress: Progress) -> None:
+    """Nobody is told while an exception is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PutBack:
+    comparison: Comparison
+    restoration: Restoration
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """All of them, also those that came to light behind locked doors."""
+        return self.comparison.changes + self.restoration.found_later
+
+
+def _put_back(
+    store: Store,
+    snapshot: Snapshot,
+    top: Folder,
+    enclosure: Enclosure,
+    on_progress: Callable[[Progress], None],
+) -> _PutBack:
+    on_progress(Progress(stage="comparing"))
+    comparison = compare(
+        snapshot.manifest,
+        top,
+        skip=snapshot.manifest.skip,
+        hashed=frozenset(bytes(path) for path in enclosure.hashed),
+        verify_content=enclosure.verify_content,
+    )
+    on_progress(Progress(stage="restoring", escapes=len(comparison.changes)))
+    restoration = restore(store, snapshot, top, comparison, enclosure.quarantine)
+    return _PutBack(comparison, restoration)
+
+
+def _contained(
+    conducted: Conducted,
+    snapshot: Snapshot,
+    after: _PutBack,
+    escapes: tuple[Escape, ...],
+    more_gaps: tuple[Gap, ...],
+    *,
+    kept: bool,
+) -> ContainedRun:
+    gaps = [_gap_of(gap) for gap in snapshot.manifest.gaps]
+    gaps += [_gap_of(gap) for gap in after.restoration.gaps]
+    return ContainedRun(
+        runner=conducted.runner,
+        escapes=escapes,
+        processes=conducted.leftovers,
+        moved_targets=conducted.moved_targets,
+        strength=DETECT_STRENGTH,
+        gaps=tuple(dict.fromkeys((*conducted.gaps, *more_gaps, *gaps))),
+        usage=conducted.usage,
+        stopped_for_escape=conducted.stopped_for_escape,
+        interrupted_by=conducted.interrupted_by,
+        snapshot_id=snapshot.id if kept else None,
+    )
+
+
+def _gap_of(gap: SnapshotGap) -> Gap:
+    return Gap(
+        kind=gap.kind,
+        path=gap.path,
+        could_hide_escape=gap.could_hide_escape,
+        message=gap.message,
+    )
+
+
+def _escapes(
+    after: _PutBack, quarantine: Path, monitor: Monitor | None
+) -> list[Escape]:
+    restoration = after.restoration
+    foreign = set(restoration.foreign)
+    found: list[Escape] = []
+    for change in after.changes:
+        effect: EscapeEffect = "restored"
+        if change.path in foreign:
+            effect = "foreign"
+        elif change.path in restoration.unrestored:
+            effect = "unrestored"
+        saved = restoration.saved.get(change.path)
+        found.append(
+            Escape(
+                path=change.path,
+                kind=change.kind,
+                effect=effect,
+                before=_state_of(change.before),
+                after=_state_of(change.after),
+                quarantine=(
+                    None
+                    if saved is None
+                    else os.path.join(os.fsencode(quarantine.name), saved)
+                ),
+                at=None if monitor is None else monitor.first_seen(change.path),
+                message=restoration.unrestored.get(change.path),
+            )
+        )
+    named = {change.path for change in after.changes}
+    found += [
+        _residue(path, reason)
+        for path, reason in restoration.unrestored.items()
+        if path not in named
+    ]
+    return found
+
+
+def _residue(path: bytes, reason: str) -> Escape:
+    """A place that was no change of the command's, and yet is not as it was."""
+    return Escape(
+        path=path,
+        kind="metadata",
+        effect="unrestored",
+        before=None,
+        after=None,
+        quarantine=None,
+        message=reason,
+    )
+
+
+def _state_of(entry: Entry | None) -> EntryState | None:
+    if entry is None:
+        return None
+    return EntryState(
+        type=entry.type,
+        mode=entry.mode,
+        size_bytes=entry.size if entry.type == "file" else None,
+        sha256=entry.sha256,
+        target=entry.link,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detected:
+    """What a run that was cut off had changed, and what became of it."""
+
+    escapes: tuple[Escape, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+
+def put_back_after_crash(
+    workspace: Path, state: WorkspaceState, run_id: str
+) -> Detected:
+    """Put the parent back after the guard of a `detect` run was killed.
+
+    An entry that changed after the run's last heartbeat is somebody else's: it is
+    left alone and reported as `foreign`.
+
+    Args:
+        workspace: absolute and resolved; held by us.
+        state: its state folder.
+        run_id: the run that was cut off.
+
+    Returns:
+        What had been changed; nothing where no entry of that run is open. Where
+        something could not be put back the entry stays.
+
+    Raises:
+        JournalDamaged, StoreDamaged, StoreIncomplete: nothing was touched.
+    """
+    journal = OpenDetect(state, run_id)
+    entry = journal.read()
+    if entry is None:
+        return Detected()
+    snapshot_id, began_ns = entry
+    store = Store(state.snapshots)
+    if snapshot_id is None:  # cut off before its command: nothing to put back
+        drop_unfinished(store, began_ns)
+        journal.close(store, None)
+        return Detected()
+    snapshot = store.load(snapshot_id)
+    run = state.run(run_id)
+    with Folder.open(workspace) as top:
+        comparison = compare(snapshot.manifest, top, skip=snapshot.manifest.skip)
+        restoration = restore(
+            store,
+            snapshot,
+            top,
+            comparison,
+            run.quarantine,
+            keep_newer_than_ns=journal.last_beat_ns(),
+        )
+    after = _PutBack(comparison, restoration)
+    escapes = tuple(_escapes(after, run.quarantine, None))
+    if not restoration.unrestored:
+        journal.close(store, snapshot_id)
+    gaps = (*snapshot.manifest.gaps, *restoration.gaps)
+    return Detected(escapes=escapes, gaps=tuple(_gap_of(gap) for gap in gaps))

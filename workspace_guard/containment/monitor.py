@@ -1,0 +1,191 @@
+"""Watch a workspace while a command runs: when, and in which order, things happened.
+
+Room: containment; the only place that imports watchdog. What it sees is evidence and a
+reason to wake early; it may lose events, says so as a gap, and never decides anything:
+the comparison with the snapshot does.
+
+Source: inotify(7), "Limitations and caveats".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Self
+
+from watchdog.events import (
+    DirCreatedEvent,
+    DirDeletedEvent,
+    DirMovedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileModifiedEvent,
+    FileMovedEvent,
+    FileSystemEvent,
+    FileSystemEventHandler,
+)
+from watchdog.observers import Observer
+
+from workspace_guard.containment.base import Gap
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from watchdog.observers.api import BaseObserver
+
+_TELLING: list[type[FileSystemEvent]] = [
+    DirCreatedEvent,
+    DirDeletedEvent,
+    DirMovedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileModifiedEvent,
+    FileMovedEvent,
+]
+_MOST_PATHS = 100_000
+
+
+class Monitor:
+    """A watch on a workspace, from `start` until the `with` block ends."""
+
+    def __init__(self, workspace: Path, step: bytes | None) -> None:
+        self._handler = _Handler(os.fsencode(workspace) + b"/", step)
+        self._observer: BaseObserver | None = None
+        self._gaps: list[Gap] = []
+        self._warnings = _Warnings()
+        self._workspace = workspace
+
+    @classmethod
+    def start(cls, workspace: Path, step: bytes | None) -> Self:
+        """Begin to watch.
+
+        Args:
+            workspace: the folder to watch with all below it.
+            step: a path below it (relative) whose events are the command's own
+                business.
+
+        Returns:
+            The monitor; where watching could not begin it says so in `gaps`.
+        """
+        monitor = cls(workspace, step)
+        logging.getLogger("watchdog").addHandler(monitor._warnings)
+        observer = Observer()
+        try:
+            observer.schedule(
+                monitor._handler,
+                os.fsdecode(workspace),
+                recursive=True,
+                event_filter=_TELLING,
+            )
+            observer.start()
+        except OSError as error:
+            monitor._gaps.append(_gap("monitor_failed", f"{error.strerror or error}"))
+        else:
+            monitor._observer = observer
+        return monitor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        logging.getLogger("watchdog").removeHandler(self._warnings)
+        if self._observer is not None:
+            self._observer.stop()
+            self._observer.join()
+        self._handler.close()
+
+    @property
+    def wake_fd(self) -> int:
+        """Readable from the first change outside the step on."""
+        return self._handler.wake_fd
+
+    @property
+    def count(self) -> int:
+        """How many paths outside the step have been seen to change."""
+        return len(self._handler.first_seen)
+
+    def first_seen(self, path: bytes) -> str | None:
+        """When a path (relative to the workspace) was first seen to change."""
+        moment = self._handler.first_seen.get(path)
+        return None if moment is None else moment.isoformat().replace("+00:00", "Z")
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What was not seen; none of it can hide an escape from the comparison."""
+        found = list(self._gaps)
+        found += [_gap("events_lost", text) for text in self._warnings.texts]
+        if self._handler.full:
+            found.append(
+                _gap("events_lost", f"more than {_MOST_PATHS:,} paths changed")
+            )
+        return tuple(found)
+
+
+def _gap(kind: str, fact: str) -> Gap:
+    return Gap(
+        kind=kind,
+        path=None,
+        could_hide_escape=False,
+        message=f"the live watch is not complete ({fact}); the comparison is",
+    )
+
+
+class _Handler(FileSystemEventHandler):
+    """Notes the first time of each path; runs in watchdog's thread."""
+
+    def __init__(self, prefix: bytes, step: bytes | None) -> None:
+        self._prefix = prefix
+        self._step = step
+        self.first_seen: dict[bytes, dt.datetime] = {}
+        self.full = False
+        self._lock = threading.Lock()
+        self.wake_fd, self._ring_fd = os.pipe()
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        """Note every path that an event names, but those of the step."""
+        now = dt.datetime.now(dt.UTC)
+        for where in (event.src_path, event.dest_path):
+            path = os.fsencode(where)
+            if path.startswith(self._prefix):
+                self._note(path.removeprefix(self._prefix), now)
+
+    def _note(self, path: bytes, now: dt.datetime) -> None:
+        step = self._step
+        if step is not None and (path == step or path.startswith(step + b"/")):
+            return
+        with self._lock:
+            if len(self.first_seen) >= _MOST_PATHS:
+                self.full = True
+                return
+            if not self.first_seen and self._ring_fd >= 0:
+                os.write(self._ring_fd, b"!")
+            self.first_seen.setdefault(path, now)
+
+    def close(self) -> None:
+        with self._lock:
+            for fd in (self.wake_fd, self._ring_fd):
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+            self._ring_fd = -1
+
+
+class _Warnings(logging.Handler):
+    """Keeps what watchdog says of lost events, since its handlers are not told."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if text not in self.texts:
+            self.texts.append(text)

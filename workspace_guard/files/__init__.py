@@ -1,0 +1,1 @@
+"""Careful hands: paths, digests, durable replacement, journal, lock, layout."""

@@ -1,0 +1,1 @@
+"""The only place that speaks to the kernel past the standard library."""

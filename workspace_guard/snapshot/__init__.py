@@ -1,0 +1,1 @@
+"""What is there, and the bytes to put it back."""

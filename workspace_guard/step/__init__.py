@@ -1,0 +1,1 @@
+"""One step from first to last: contract, stage, contain, judge, promote, record."""

@@ -1,0 +1,71 @@
+"""The contract's own check of a candidate: a command, contained like the step itself.
+
+Room: step. Runs the check and says what it did; whether that matters is for
+`step.judge`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from workspace_guard.files.stamp import moved, stamp
+from workspace_guard.files.tree import Folder
+from workspace_guard.step.judge import Verification
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workspace_guard.containment.base import ContainedRun, Enclosure
+    from workspace_guard.step.contract import Contract
+
+
+def verify(
+    contract: Contract,
+    enclosure: Enclosure,
+    contain: Callable[[Enclosure, tuple[str, ...]], ContainedRun],
+) -> tuple[Verification, ContainedRun]:
+    """Run the check in the step, with nothing more writable than the command had.
+
+    Args:
+        contract: names the check.
+        enclosure: the command's own.
+        contain: runs a command in an enclosure.
+
+    Returns:
+        What it said, and how it ran: it can escape like any other command.
+    """
+    # Its own place for what it writes astray, so that nothing of the command's is
+    # overwritten there.
+    aside = enclosure.quarantine.with_name("quarantine-verify")
+    with Folder.open(enclosure.step_path) as step:
+        before = stamp(step, enclosure.selections)
+        checked = contain(replace(enclosure, quarantine=aside), contract.verify)
+        after = stamp(step, enclosure.selections)
+    fault = _fault(checked)
+    changed = moved(before, after)
+    if fault is None and changed:
+        fault = f"changed {changed[0].decode('utf-8', 'backslashreplace')}"
+    return Verification(command=shlex.join(contract.verify), fault=fault), checked
+
+
+def _fault(checked: ContainedRun) -> str | None:
+    runner = checked.runner
+    if runner.error is None:
+        return None
+    if runner.error == "exit":
+        return f"exited with {runner.exit_code}"
+    return runner.message or runner.error
+
+
+def together(run: ContainedRun, checked: ContainedRun) -> ContainedRun:
+    """Add what a check did to what the command did; the command's end stays its own."""
+    return replace(
+        run,
+        escapes=run.escapes + checked.escapes,
+        processes=run.processes + checked.processes,
+        gaps=tuple(dict.fromkeys(run.gaps + checked.gaps)),
+        interrupted_by=run.interrupted_by or checked.interrupted_by,
+        snapshot_id=checked.snapshot_id or run.snapshot_id,
+    )
