@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE = "WORKSPACE_GUARD_TEST_REQUIRE"
+
+
+ACL_ATTRIBUTE = "system.posix_acl_access"
+
+
+def access_list(*, reader_uid: int) -> bytes:
+    """A POSIX ACL as the kernel keeps it: rw-rw-r--, and one more user who may read.
+
+    Source: acl(5); linux/posix_acl_xattr.h.
+    """
+    nobody, version = 0xFFFFFFFF, 2
+    owner, user, group, mask, other = 0x01, 0x02, 0x04, 0x10, 0x20
+    entries = (
+        (owner, 6, nobody),
+        (user, 4, reader_uid),
+        (group, 6, nobody),
+        (mask, 6, nobody),
+        (other, 4, nobody),
+    )
+    rows = (struct.pack("<HHI", *entry) for entry in entries)
+    return struct.pack("<I", version) + b"".join(rows)
 
 
 def _in_scratch(attempt: Callable[[Path], object]) -> bool:
@@ -57,38 +79,39 @@ def _undecodable_name(folder: Path) -> None:
 
 
 def _set_acl(folder: Path) -> None:
-    subprocess.run(
-        ["setfacl", "-m", "u:12345:r", folder], check=True, capture_output=True
-    )
+    os.setxattr(folder, ACL_ATTRIBUTE, access_list(reader_uid=12345))
 
 
-def _acl() -> bool:
+def _run(*command: str | Path) -> bool:
     try:
-        return _in_scratch(_set_acl)
-    except subprocess.CalledProcessError:
-        return False
-
-
-def _user_namespaces() -> bool:
-    probe = ["unshare", "--user", "--map-root-user", "true"]
-    try:
-        return subprocess.run(probe, check=False, capture_output=True).returncode == 0
+        return subprocess.run(command, check=False, capture_output=True).returncode == 0
     except OSError:
         return False
+
+
+def _make_immutable(folder: Path) -> None:
+    file = folder / "fixed"
+    file.touch()
+    if not _run("chattr", "+i", file):
+        raise NotImplementedError
+    if not _run("chattr", "-i", file):
+        raise RuntimeError(f"{file} stays immutable")
 
 
 FACILITIES: dict[str, Callable[[], bool]] = {
     "root": is_root,
     "ordinary-user": lambda: find_interpreter() is not None,
     "xattr": lambda: _in_scratch(_set_xattr),
-    "acl": _acl,
+    "acl": lambda: _in_scratch(_set_acl),
+    "immutable-files": lambda: _in_scratch(_make_immutable),
     "hard-links": lambda: _in_scratch(_link),
     "symlinks": lambda: _in_scratch(_symlink),
     "fifo": lambda: _in_scratch(_fifo),
+    "mounts": lambda: _run("unshare", "--mount", "mount", "-t", "tmpfs", "x", "/mnt"),
     "undecodable-names": lambda: _in_scratch(_undecodable_name),
     "inotify": lambda: os.path.exists("/proc/sys/fs/inotify/max_user_watches"),
     "procfs": lambda: os.path.exists("/proc/self/fd"),
-    "user-namespaces": _user_namespaces,
+    "user-namespaces": lambda: _run("unshare", "--user", "--map-root-user", "true"),
     "git": lambda: shutil.which("git") is not None,
     "strace": lambda: shutil.which("strace") is not None,
     "npm": lambda: shutil.which("npm") is not None,

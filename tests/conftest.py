@@ -27,6 +27,8 @@ from sample import build_workspace
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytest.register_assert_rewrite("suite")
+
 AGENTS = Path(__file__).parent / "agents"
 MODES = ("detect",)
 SETTLE_DEADLINE_S = 5.0

@@ -23,6 +23,7 @@ FILES: dict[bytes, tuple[int, bytes]] = {
     b"template.md": (0o644, "## 背景\n\n## 方案\n\n## 阻塞信息\n".encode()),
     b"blackboard.json": (0o600, b'{"retention_days": 365}\n'),
     b"PLAN.md": (0o644, b"1. draft\n2. review\n3. repair\n"),
+    b".gitattributes": (0o644, b"* text=auto\n"),
     b"bin/check.sh": (0o755, b"#!/bin/sh\nexit 0\n"),
     b"bin/lib/colours.sh": (0o644, b"red=31\r\ngreen=32\r\n"),
     b"data/table.csv": (0o640, b"level,days\nA,30\nB,180\n"),

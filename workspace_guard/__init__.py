@@ -22,9 +22,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` itself would cost the supervisor its start time
     from workspace_guard.errors import GuardError as GuardError
     from workspace_guard.step.contract import Contract as Contract
-    from workspace_guard.step.contract import Target as Target
     from workspace_guard.step.judge import Verdict as Verdict
     from workspace_guard.step.record import RunRecord as RunRecord
+    from workspace_guard.step.targets import Target as Target
     from workspace_guard.step.workspace import Workspace as Workspace
 
 __version__ = "0.1.0"
@@ -33,7 +33,7 @@ _HOME_OF = {
     "Contract": "workspace_guard.step.contract",
     "GuardError": "workspace_guard.errors",
     "RunRecord": "workspace_guard.step.record",
-    "Target": "workspace_guard.step.contract",
+    "Target": "workspace_guard.step.targets",
     "Verdict": "workspace_guard.step.judge",
     "Workspace": "workspace_guard.step.workspace",
 }

@@ -108,16 +108,25 @@ class WorkspaceHeld(GuardError):
         path: the workspace.
         pid: the holder's process, or None where the lock file could not tell.
         run_id: the holder's run, or None.
+        hint: where waiting is not the usual next step.
     """
 
     exit_status = 12
     msgid = "workspace-held"
     usual_hint = "wait for it with --wait SECONDS, or end that run"
 
-    def __init__(self, path: PathLike, *, pid: int | None, run_id: str | None) -> None:
+    def __init__(
+        self,
+        path: PathLike,
+        *,
+        pid: int | None,
+        run_id: str | None,
+        hint: str | None = None,
+    ) -> None:
         holder = f"process {pid}" if pid is not None else "another process"
         run = f" (run {run_id})" if run_id else ""
-        super().__init__(f"workspace {show_path(path)} is held by {holder}{run}")
+        text = f"workspace {show_path(path)} is held by {holder}{run}"
+        super().__init__(text, hint=hint)
         self.pid = pid
         self.run_id = run_id
 

@@ -81,6 +81,59 @@ def mode_to_the_same() -> None:
     os.chmod(parent("output.md"), 0o644)
 
 
+@program
+def edits_its_inputs() -> None:
+    """Change the copies of the inputs, which are the step's own."""
+    for name in os.listdir("inputs"):
+        os.chmod(f"inputs/{name}", 0o600)
+        put(f"inputs/{name}", b"scribbled over\n")
+
+
+# --- Targets that must not be promoted ------------------------------------------------
+
+
+@program
+def leaves_nothing() -> None:
+    """End well without the output."""
+    os.unlink("output.md")
+
+
+@program
+def fails_after_writing() -> None:
+    """Leave a good output and fail all the same."""
+    sys.exit(3)
+
+
+@program
+def target_is_a_link() -> None:
+    """Leave as the output a link to a file of the parent."""
+    os.unlink("output.md")
+    os.symlink(parent("blackboard.json"), "output.md")
+
+
+@program
+def target_is_a_dangling_link() -> None:
+    """Leave as the output a link that leads nowhere."""
+    os.unlink("output.md")
+    os.symlink("/nowhere/at/all", "output.md")
+
+
+@program
+def target_is_a_fifo() -> None:
+    """Leave as the output a FIFO, which would block whoever opens it."""
+    os.unlink("output.md")
+    os.mkfifo("output.md")
+
+
+@program
+def target_is_a_second_name() -> None:
+    """Make the output a second name of the parent's, and write it."""
+    os.unlink("output.md")
+    os.link(parent("output.md"), "output.md")
+    with open("output.md", "ab") as file:
+        file.write(b"through the target\n")
+
+
 # --- Content --------------------------------------------------------------------------
 
 
@@ -207,6 +260,15 @@ def rename_away() -> None:
 
 
 @program
+def rename_storm() -> None:
+    """Move a file to and fro a thousand times, and end elsewhere."""
+    for _ in range(1000):
+        os.rename(parent("PLAN.md"), parent("bin/PLAN.md"))
+        os.rename(parent("bin/PLAN.md"), parent("PLAN.md"))
+    os.rename(parent("PLAN.md"), parent("bin/PLAN.md"))
+
+
+@program
 def rename_folder() -> None:
     """Give a folder another name, with all that it holds."""
     os.rename(parent("bin"), parent("tools"))
@@ -223,6 +285,12 @@ def link_text() -> None:
     """Let a link lead elsewhere."""
     os.unlink(parent("data/latest"))
     os.symlink("empty.csv", parent("data/latest"))
+
+
+@program
+def whiteout_name() -> None:
+    """Make an ordinary file whose name means a deletion to some layered tools."""
+    put(parent(".wh.output.md"), b"an ordinary file\n")
 
 
 @program
@@ -374,14 +442,9 @@ def _leave(then: Program, *, detached: bool) -> None:
     os._exit(0)
 
 
-def _append_late() -> None:
+def _append_late_and_stay() -> None:
     with open(parent("PLAN.md"), "ab") as file:
         file.write(b"written late\n")
-
-
-def _append_late_and_stay() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _append_late()
     while True:
         signal.pause()
 
@@ -389,12 +452,13 @@ def _append_late_and_stay() -> None:
 @program
 def daemon() -> None:
     """Double fork into a session of its own; write when the command has ended."""
-    _leave(_append_late, detached=True)
+    _leave(_append_late_and_stay, detached=True)
 
 
 @program
 def late_writer() -> None:
     """Leave a child that writes when the command has ended, and will not go."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _leave(_append_late_and_stay, detached=False)
 
 

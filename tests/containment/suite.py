@@ -38,8 +38,11 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "git_commit": ("git",),
     "hard_link": ("hard-links",),
     "hard_link_in_the_step": ("hard-links",),
+    "odd_names": ("undecodable-names",),
     "one_of_two_names": ("hard-links",),
     "outside_file_linked_in": ("hard-links",),
+    "target_is_a_fifo": ("fifo",),
+    "target_is_a_second_name": ("hard-links",),
     "xattr": ("xattr", "hard-links"),
 }
 """What of the machine a program needs to do its worst."""
@@ -48,22 +51,45 @@ ROOT_ONLY = frozenset({"chown", "device"})
 
 CASES: dict[str, tuple[pytest.MarkDecorator, ...]] = {
     "absolute_path": (pytest.mark.case("E71"),),
+    "bound_socket": (pytest.mark.case("E17"),),
     "chmod": (pytest.mark.case("S7"),),
     "created_tree": (pytest.mark.case("E65"),),
-    "daemon": (pytest.mark.case("E56"), pytest.mark.case("S45")),
-    "deep_delete": (pytest.mark.case("E8"), pytest.mark.case("S40")),
-    "fifo": (pytest.mark.case("E16"), pytest.mark.case("S13")),
+    "daemon": (
+        pytest.mark.case("E56"),
+        pytest.mark.case("S45"),
+    ),
+    "deep_delete": (
+        pytest.mark.case("E8"),
+        pytest.mark.case("S14"),
+        pytest.mark.case("S34"),
+        pytest.mark.case("S40"),
+    ),
+    "edits_its_inputs": (pytest.mark.case("S49"),),
+    "fails_after_writing": (pytest.mark.case("E60"),),
+    "fifo": (pytest.mark.case("S13"),),
     "folder_for_file": (pytest.mark.case("S32"),),
     "git_commit": (pytest.mark.case("E73"),),
+    "hard_link_in_the_step": (pytest.mark.case("E67"),),
     "in_place_mtime_back": (pytest.mark.case("S47"),),
+    "leaves_nothing": (pytest.mark.case("S46"),),
     "link_for_file": (pytest.mark.case("E7"),),
     "mode_to_the_same": (pytest.mark.case("S5"),),
-    "odd_names": (pytest.mark.case("E10"), pytest.mark.case("E11")),
+    "odd_names": (pytest.mark.case("E10"),),
     "outside_file_linked_in": (pytest.mark.case("S25"),),
-    "symlink_swap": (pytest.mark.case("E5"), pytest.mark.case("S29")),
+    "rename_folder": (pytest.mark.case("S37"),),
+    "rename_storm": (pytest.mark.case("S22"),),
+    "symlink_swap": (
+        pytest.mark.case("E5"),
+        pytest.mark.case("S29"),
+    ),
+    "target_is_a_dangling_link": (pytest.mark.case("E61"),),
+    "target_is_a_fifo": (pytest.mark.case("E16"),),
+    "target_is_a_link": (pytest.mark.case("E4"),),
+    "target_is_a_second_name": (pytest.mark.case("E2"),),
     "twin_renamed_over": (pytest.mark.case("S4"),),
     "xattr": (pytest.mark.case("E1"),),
 }
+"""The collected cases that a program brings about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +103,8 @@ class Expected:
     effects: frozenset[str] = frozenset({"restored"})
     kept: Mapping[bytes, bytes] = field(default_factory=dict)
     """The bytes that must be found in quarantine, by the path they were written to."""
+    types: Mapping[bytes, str] = field(default_factory=dict)
+    """What some of the escapes have left in their place."""
     leftovers: tuple[str, ...] = ()
     """How each process that outlived the command was ended."""
     outside: tuple[bytes, ...] = ()
@@ -84,6 +112,11 @@ class Expected:
 
 
 PROMOTED = Expected(verdict="promoted", exit_status=0, effects=frozenset())
+
+
+def refused(verdict: str, exit_status: int) -> Expected:
+    """What a mode must make of a program that left the parent alone and failed."""
+    return Expected(verdict=verdict, exit_status=exit_status, effects=frozenset())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +128,7 @@ class Seen:
     escapes: Mapping[bytes, str]
     effects: frozenset[str]
     kept: Mapping[bytes, bytes]
+    types: Mapping[bytes, str]
     leftovers: tuple[str, ...]
     parent: Mapping[bytes, Any]
     """What differs in the parent, but for what was promoted."""
@@ -238,6 +272,7 @@ class ContainmentSuite:
         rows = in_workspace(record)
         [run] = ground.state.glob(f"*/runs/{record['run_id']}")
         kept = {exact_path(row): read_kept(run, row) for row in rows}
+        left = {exact_path(row): (row["after"] or {}).get("type") for row in rows}
 
         assert Seen(
             verdict=expected.verdict,
@@ -245,6 +280,7 @@ class ContainmentSuite:
             escapes=expected.escapes,
             effects=expected.effects,
             kept=expected.kept,
+            types=expected.types,
             leftovers=expected.leftovers,
             parent={},
             outside=expected.outside,
@@ -254,6 +290,7 @@ class ContainmentSuite:
             escapes={fold(exact_path(row)): row["kind"] for row in rows},
             effects=frozenset(row["effect"] for row in rows),
             kept={path: kept.get(path) for path in expected.kept},
+            types={path: left[path] for path in expected.types if path in left},
             leftovers=tuple(row["ended"] for row in record["processes"]),
             parent=changes(parent, parent_now),
             outside=tuple(changes(outside, outside_now)),

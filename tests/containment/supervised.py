@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self
 
 from workspace_guard.containment.base import Stdio
 from workspace_guard.containment.launch import (
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     from workspace_guard.containment.base import RunnerResult
     from workspace_guard.containment.launch import Event, Supervised
 
+    Start = Callable[[Launch], Supervised]
+
 DEADLINE_S = 10.0
+_NUMBERS = itertools.count(1)
 
 
 def python(program: str, *arguments: str) -> tuple[str, ...]:
@@ -41,13 +45,15 @@ def shell(script: str) -> tuple[str, ...]:
     return ("sh", "-c", script)
 
 
-def launch(place: Path, *command: str, run_id: str = "", **more: Any) -> Launch:
-    """Ask for a command in a folder, its output going to files there."""
-    environment = {"PATH": os.environ["PATH"], "TERM": "dumb"}
-    if run_id:
-        environment[RUN_VARIABLE] = run_id
+def launch(place: Path, *command: str, **more: object) -> Launch:
+    """Ask for a command in a folder, with its log there and an id of its own."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "TERM": "dumb",
+        RUN_VARIABLE: f"test-{os.getpid()}-{next(_NUMBERS)}",
+    }
     more = {"environment": environment, "log": place / "execution.log", **more}
-    return Launch(command=command, cwd=place, **more)
+    return Launch(command=command, **{"cwd": place, **more})
 
 
 def until(fact: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
@@ -67,9 +73,9 @@ def gone(pid: int) -> bool:
     return not alive(pid)
 
 
-def nobody_of(run_id: str) -> bool:
+def nobody_of(asked: Launch) -> bool:
     """Whether no process of a run is alive."""
-    return not with_variable(RUN_VARIABLE, run_id)
+    return not with_variable(RUN_VARIABLE, asked.environment[RUN_VARIABLE])
 
 
 @dataclass
@@ -136,7 +142,7 @@ class Pipe:
     def __init__(self) -> None:
         self.source, self.end = os.pipe()
 
-    def __enter__(self) -> Pipe:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -200,7 +206,7 @@ class Dialogue:
 
 @contextlib.contextmanager
 def dialogue(
-    place: Path, *command: str, size: tuple[int, int] = (24, 80), **more: Any
+    place: Path, *command: str, size: tuple[int, int] = (24, 80), **more: object
 ) -> Generator[Dialogue]:
     """Run a command on a terminal of its own and talk to it; ends it in the end."""
     with Pipe() as typed, Pipe() as shown:

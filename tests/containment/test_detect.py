@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
-from sample import FILES
-from suite import PROMOTED, ContainmentSuite, Expected
+from sample import DOCUMENT, FILES
+from suite import PROMOTED, ContainmentSuite, Expected, refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,17 @@ EXPECTED: dict[str, Expected] = {
     "innocent": PROMOTED,
     "open_without_writing": PROMOTED,
     "mode_to_the_same": PROMOTED,
+    "edits_its_inputs": PROMOTED,
     "git_by_discovery": PROMOTED,
+    "leaves_nothing": refused("target_missing", 40),
+    "fails_after_writing": refused("runner_failed", 20),
+    "target_is_a_link": refused("target_invalid", 41),
+    "target_is_a_dangling_link": refused("target_invalid", 41),
+    "target_is_a_fifo": refused("target_invalid", 41),
+    "target_is_a_second_name": Expected(
+        escapes={b"output.md": "changed"},
+        kept={b"output.md": DOCUMENT.encode() + b"through the target\n"},
+    ),
     "write": Expected(
         escapes={b"output.md": "changed"}, kept={b"output.md": b"overwritten\n"}
     ),
@@ -67,6 +77,10 @@ EXPECTED: dict[str, Expected] = {
         escapes={b"PLAN.md": "deleted", b"PLAN-old.md": "created"},
         kept={b"PLAN-old.md": PLAN},
     ),
+    "rename_storm": Expected(
+        escapes={b"PLAN.md": "deleted", b"bin/PLAN.md": "created"},
+        kept={b"bin/PLAN.md": PLAN},
+    ),
     "rename_folder": Expected(
         escapes={
             b"bin": "deleted",
@@ -85,6 +99,10 @@ EXPECTED: dict[str, Expected] = {
         kept={b"notes/PLAN-again.md": PLAN},
     ),
     "link_text": Expected(escapes={b"data/latest": "changed"}),
+    "whiteout_name": Expected(
+        escapes={b".wh.output.md": "created"},
+        kept={b".wh.output.md": b"an ordinary file\n"},
+    ),
     "created_tree": Expected(
         escapes={
             b"build": "created",
@@ -149,9 +167,16 @@ EXPECTED: dict[str, Expected] = {
         kept={b"bin": b"a file that was a folder\n"},
     ),
     "link_for_file": Expected(escapes={b"PLAN.md": "replaced"}),
-    "fifo": Expected(escapes={b"PLAN.md": "replaced", b"new-pipe": "created"}),
-    "bound_socket": Expected(escapes={b"agent.sock": "created"}),
-    "device": Expected(escapes={b"null": "created"}),
+    "fifo": Expected(
+        escapes={b"PLAN.md": "replaced", b"new-pipe": "created"},
+        types={b"PLAN.md": "fifo", b"new-pipe": "fifo"},
+    ),
+    "bound_socket": Expected(
+        escapes={b"agent.sock": "created"}, types={b"agent.sock": "socket"}
+    ),
+    "device": Expected(
+        escapes={b"null": "created"}, types={b"null": "character_device"}
+    ),
     "chmod": Expected(escapes={b"PLAN.md": "metadata"}),
     "chmod_folder": Expected(escapes={b"data/private": "metadata"}),
     "chown": Expected(escapes={b"PLAN.md": "metadata"}),
@@ -175,7 +200,7 @@ EXPECTED: dict[str, Expected] = {
     "daemon": Expected(
         escapes={b"PLAN.md": "changed"},
         kept={b"PLAN.md": PLAN + b"written late\n"},
-        leftovers=("exited",),
+        leftovers=("terminated",),
     ),
     "late_writer": Expected(
         escapes={b"PLAN.md": "changed"},

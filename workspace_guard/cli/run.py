@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from workspace_guard.step.workspace import Workspace
 
 _EPILOG = """\b
+The command runs in the step's folder: give a program of your own by its whole path.
+
+\b
 Example:
   wsguard run -w report/ --task "fill the two empty sections" \\
-      --target output.md --timeout 600 -- python3 agent.py
+      --target output.md --timeout 600 -- pi -p "Do the task in TASK.md"
 
 \b
 Exit status:
@@ -169,6 +172,7 @@ _OF_THE_CALL = frozenset({"workspace", "task_file", "wait", "record", "force"})
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     contract_file: Path | None,
     explain: bool,
     as_json: bool,

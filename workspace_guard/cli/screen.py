@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _CHUNK_BYTES = 1 << 16
+_REDRAW_S = 0.2
 _ERASE = b"\r\x1b[2K"
 # Any control sequence but a colour, or a string to the terminal: a full-screen program.
 _TAKES_SCREEN = re.compile(rb"\x1b(?:\[[0-9;?]*[@-ln-~]|[\]P_^])")
@@ -119,6 +120,8 @@ class _LiveLine:
         self._drawn = False
         self._off = False
         self._text = b""
+        self._stage = ""
+        self._next_s = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -141,12 +144,19 @@ class _LiveLine:
         if progress.escapes:
             parts.append(f"{progress.escapes:,} changes outside the step")
         if progress.stage == "running":
-            parts.append("detect: edits made in the workspace now may be undone")
+            parts.append("edits made in the workspace now may be undone")
+        text = f"wsguard: {', '.join(parts)}"
+        now_s = time.monotonic()
         with self._lock, contextlib.suppress(OSError):
+            if progress.stage == self._stage and now_s < self._next_s:
+                return
+            self._stage, self._next_s = progress.stage, now_s + _REDRAW_S
             width = os.get_terminal_size(self._fd).columns
-            self._text = f"wsguard: {', '.join(parts)}"[: width - 1].encode()
-            self._erase()
-            self._draw()
+            shown = text[: max(width - 1, 0)].encode()
+            if shown != self._text:
+                self._text = shown
+                self._erase()
+                self._draw()
 
     def write(self, chunk: bytes) -> None:
         """Pass output through, with the live line out of its way."""

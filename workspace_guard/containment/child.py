@@ -140,7 +140,9 @@ def _execute(command: list[bytes], environment: dict[bytes, bytes]) -> NoReturn:
 
 
 def _candidates(program: bytes, environment: dict[bytes, bytes]) -> list[bytes]:
-    if not program or b"/" in program:
+    if not program:
+        return []
+    if b"/" in program:
         return [program]
     path = environment.get(b"PATH", os.fsencode(os.defpath))
     return [os.path.join(folder, program) for folder in path.split(b":")]

@@ -53,7 +53,7 @@ def survey() -> tuple[ModeReport, ...]:
             name="detect",
             available=True,
             strength=DETECT_STRENGTH,
-            reason="snapshot, comparison and restore work everywhere",
+            reason="snapshot, comparison and restore",
         ),
     )
 

@@ -14,6 +14,7 @@ import datetime as dt
 import logging
 import os
 import threading
+import warnings
 from typing import TYPE_CHECKING, Self
 
 from watchdog.events import (
@@ -73,6 +74,9 @@ class Monitor:
         """
         monitor = cls(workspace, step)
         logging.getLogger("watchdog").addHandler(monitor._warnings)
+        # It meets a folder twice that is made while its parent is being watched, and
+        # would say so on somebody's terminal; it is watched all the same.
+        warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning)
         observer = Observer()
         try:
             observer.schedule(

@@ -245,7 +245,7 @@ class Supervision:
 
     def send_signal(self, signum: int) -> None:
         """Signal the command's foreground group, as the terminal's keys would."""
-        self._channel.send("signal", signum)
+        self._channel.send("signal", int(signum))  # an enum has no wire form
 
     def resize(self, rows: int, columns: int) -> None:
         """Give the command's terminal another size."""
@@ -275,7 +275,7 @@ class Supervision:
         while not self._ended:
             self._wait(_LOOK_S, ())
         if not self._over:
-            self._channel.send("end_tree", grace_s)
+            self._channel.send("end_tree", float(grace_s))
         while self._usage is None and not self._over:
             self._wait(_LOOK_S, ())
         return TreeEnd(

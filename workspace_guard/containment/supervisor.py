@@ -129,10 +129,13 @@ class Supervisor:
         self.starting: int | None = None
         """Reads how the exec went; None once that is known."""
         self.running = True
-        self.not_started = False
+        self.owes_end = True
+        """Whether the guard has still to hear how the command ends."""
         self.childless = False
         self.cause = ""
         """Why we ended the command: `timeout`, `stop`, or nothing."""
+        self.grace_s: float | None = None
+        """Known once the guard wants the tree to end."""
         self.ending: Ending | None = None
         self.finished = False
         self.cpu_s = 0.0
@@ -219,7 +222,7 @@ class Supervisor:
         if fault is None:
             self.channel.send("started", self.pid, self.whole_tree)
         else:
-            self.not_started = True
+            self.owes_end = False
             self.channel.send("not_started", *fault)
 
     # --- one turn ---------------------------------------------------------------------
@@ -272,16 +275,24 @@ class Supervisor:
         if now >= self.beat_at:
             self._beat(now)
         if self.running:
-            if self.timeout_at is not None and now >= self.timeout_at:
-                self.timeout_at = None
-                self._end_command("timeout")
-            if self.kill_at is not None and now >= self.kill_at:
-                self.kill_at = now + TERM_S
-                self._signal_command(_signal.SIGKILL)
-        elif self.ending is not None and not self.finished and now >= self.ending.due:
-            self._reap()
-            if self.ending.step(now, childless=self.childless):
-                self._finish(self.ending)
+            self._keep_limits(now)
+        elif self.grace_s is not None and not self.finished:
+            self.ending = self.ending or Ending(now, self.grace_s, self._group())
+            if now >= self.ending.due:
+                self._end_tree(self.ending, now)
+
+    def _keep_limits(self, now: float) -> None:
+        if self.timeout_at is not None and now >= self.timeout_at:
+            self.timeout_at = None
+            self._end_command("timeout")
+        if self.kill_at is not None and now >= self.kill_at:
+            self.kill_at = now + TERM_S
+            self._signal_command(_signal.SIGKILL)
+
+    def _end_tree(self, ending: Ending, now: float) -> None:
+        self._reap()
+        if ending.step(now, childless=self.childless):
+            self._finish(ending)
 
     def _beat(self, now: float) -> None:
         self.beat_at = now + BEAT_S
@@ -315,9 +326,8 @@ class Supervisor:
                 self._resize(rows, columns)
             case ("stop",):
                 self._stop()
-            case ("end_tree", float() | int() as grace_s):
-                if not self.running and self.ending is None:
-                    self.ending = Ending(time.monotonic(), grace_s, self._group())
+            case ("end_tree", float(grace_s)):
+                self.grace_s = grace_s
             case _:
                 raise ValueError(message)
 
@@ -405,7 +415,8 @@ class Supervisor:
         self.keyboard = None  # what is typed from now on is for somebody else
         if self.shared_terminal is not None:
             self._give_back_terminal(*self.shared_terminal)
-        if not self.not_started:
+        if self.owes_end:
+            self.owes_end = False
             self.channel.send("ended", status, self.cause)
 
     def _give_back_terminal(self, terminal: int, group: int) -> None:
@@ -441,6 +452,7 @@ class Supervisor:
         """The guard is gone, or we are broken: nobody of the tree may live on."""
         if not self.pid or self.finished:
             return
+        self.owes_end = False  # it is us who end it, and for no reason of its own
         ending = Ending(time.monotonic(), None, self._group())
         pause = select.poll()
         while not ending.step(time.monotonic(), childless=self.childless):

@@ -53,7 +53,7 @@ def hash_regular(folder: Folder, name: bytes) -> Digest:
     """
     fd = folder.open_regular(name)
     try:
-        return _read_stably(fd, None, os.path.join(folder.path, name))
+        return read_stably(fd, None, os.path.join(folder.path, name))
     finally:
         os.close(fd)
 
@@ -74,12 +74,23 @@ def copy_regular(folder: Folder, name: bytes, to_fd: int) -> Digest:
     """
     fd = folder.open_regular(name)
     try:
-        return _read_stably(fd, to_fd, os.path.join(folder.path, name))
+        return read_stably(fd, to_fd, os.path.join(folder.path, name))
     finally:
         os.close(fd)
 
 
-def _read_stably(fd: int, to_fd: int | None, where: bytes) -> Digest:
+def read_stably(fd: int, to_fd: int | None, where: bytes) -> Digest:
+    """Read an open regular file as it was at one moment, hash it and perhaps copy it.
+
+    Args:
+        fd: the file, open for reading; its position is moved.
+        to_fd: where the bytes go, as for `copy_regular`; None only hashes.
+        where: the file's path, for messages.
+
+    Raises:
+        Unstable: it would not hold still, in three attempts.
+        OSError: it could not be read, or the copy not be written.
+    """
     for _attempt in range(_ATTEMPTS):
         before = os.fstat(fd)
         os.lseek(fd, 0, os.SEEK_SET)

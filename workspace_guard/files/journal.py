@@ -16,30 +16,48 @@ point is its removal, here its appearance.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
-import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
-from workspace_guard.errors import JournalDamaged
-from workspace_guard.files.digest import hash_regular
-from workspace_guard.files.relpath import RelPath, path_fields, path_from_fields
-from workspace_guard.files.replace import (
-    staged_file,
-    staged_name,
-    to_json,
-    write_file,
+from workspace_guard.errors import JournalDamaged, show_path
+from workspace_guard.files.digest import Unstable, hash_regular
+from workspace_guard.files.keep import (
+    copy_as_is,
+    put_back_kept,
+    take_over_attributes,
 )
-from workspace_guard.files.tree import write_all
+from workspace_guard.files.relpath import RelPath, path_fields, path_from_fields
+from workspace_guard.files.replace import remove_staged, to_json, write_file
+from workspace_guard.files.tree import NotRegular
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
     from workspace_guard.files.tree import Folder
 
+__all__ = [
+    "Group",
+    "Moved",
+    "Recovered",
+    "Replacement",
+    "commit",
+    "copy_as_is",
+    "journal_name",
+    "put_back_kept",
+    "read_sealed",
+    "recover",
+    "rollback",
+    "take_over_attributes",
+    "write_sealed",
+]
+
 _SCHEMA = "workspace-guard/promotion-journal/1"
+_NO_FOLDER = frozenset({errno.ENOTDIR, errno.ELOOP})
+_GONE = _NO_FOLDER | {errno.ENOENT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +120,16 @@ def read_sealed(folder: Folder, name: bytes) -> dict[str, object]:
         raw = file.read()
     body, _, seal = raw.rstrip(b"\n").rpartition(b"\n")
     body += b"\n"
-    where = os.fsdecode(os.path.join(folder.path, name))
+    where = show_path(os.path.join(folder.path, name))
     if hashlib.sha256(body).hexdigest().encode() != seal:
         raise JournalDamaged(f"journal {where}: its checksum does not agree")
-    return cast("dict[str, object]", json.loads(body))
+    try:
+        document: object = json.loads(body)
+    except ValueError as error:
+        raise JournalDamaged(f"journal {where}: is no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise JournalDamaged(f"journal {where}: is no JSON object")
+    return cast("dict[str, object]", document)
 
 
 def journal_name(owner: str) -> bytes:
@@ -125,8 +149,10 @@ def commit(group: Group, top: Folder, kept: Folder, journal: Folder) -> None:
     Raises:
         Moved: a destination is not what it was; nothing was replaced.
         OSError: a replacement failed. In both cases every destination is the old one
-            again and no staged file is left, unless the error carries a note that
-            undoing failed too: then the journal stays and `recover` finishes the work.
+            again and no staged file is left, unless a note on the error says more:
+            where undoing failed too, or all is in place and the journal could not be
+            closed, `recover` finishes the work; where it had no journal yet,
+            `rollback` does.
     """
     name = journal_name(group.owner)
     many = len(group.replacements) > 1
@@ -143,41 +169,74 @@ def commit(group: Group, top: Folder, kept: Folder, journal: Folder) -> None:
             with top.reach(parent) as folder:
                 folder.sync()
     except OSError as error:
-        if _undo_after(error, group, top, kept) and many:
-            with contextlib.suppress(FileNotFoundError):
-                journal.unlink(name)
+        with _noted_on(error, "and undoing it failed too"):
+            rollback(group, top, kept)
+            if many:
+                _close(journal, name)
         raise
     if many:
-        journal.unlink(name)
+        try:
+            _close(journal, name)
+        except OSError as error:
+            error.add_note("every file is in place, but its journal is still open")
+            raise
+
+
+@contextlib.contextmanager
+def _noted_on(error: OSError, what: str) -> Generator[None]:
+    """Let no failure of a clean-up hide the error that made it necessary."""
+    try:
+        yield
+    except OSError as second:
+        error.add_note(f"{what}: {second}")
 
 
 def rollback(group: Group, top: Folder, kept: Folder) -> None:
     """Make every destination the old one again and remove what was staged.
 
     Does nothing to a destination that holds neither the old nor the new content: that
-    is somebody else's edit.
+    is somebody else's edit. Harmless when repeated.
 
     Raises:
-        OSError: of the first destination that could not be put back; the others were
-            tried all the same.
+        OSError: of the first thing that could not be put back or removed; the others
+            were tried all the same, and every kept file is still there.
     """
-    first: OSError | None = None
+    errors: list[OSError] = []
+    old_again: list[bytes] = []
     for replacement in group.replacements:
         try:
-            _take_back(top, kept, replacement, group.owner)
+            back = _take_back(top, kept, replacement, group.owner)
         except OSError as error:
-            first = first or error
+            errors.append(error)
+        else:
+            if back and replacement.kept is not None:
+                old_again.append(replacement.kept)
+    errors += _clear_up(group, top)
+    if errors:
+        raise errors[0]
+    for name in old_again:
+        # It may be a second name of the file that is in place again.
+        _unlink_if_there(kept, name)
+
+
+def _clear_up(group: Group, top: Folder) -> list[OSError]:
+    """Remove what a killed undoing has staged, and the folders that were made."""
+    errors: list[OSError] = []
+    for path in _parents(group):
+        try:
+            with top.reach(path) as folder:
+                remove_staged(folder, group.owner)
+        except OSError as error:
+            errors.append(error)
     for path in reversed(group.made_folders):
-        # It may hold something by now that is not ours; then it stays.
-        with contextlib.suppress(OSError), top.reach(path.parent) as parent:
-            parent.remove_folder(path.name)
-    if first is not None:
-        raise first
-    for replacement in group.replacements:
-        # A kept file may be a second name of the one that is in place again.
-        if replacement.kept is not None:
-            with contextlib.suppress(FileNotFoundError):
-                kept.unlink(replacement.kept)
+        try:
+            with top.reach(path.parent) as parent:
+                parent.remove_folder(path.name)
+        except OSError as error:
+            # It may hold something by now that is not ours; then it stays.
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                errors.append(error)
+    return [error for error in errors if error.errno not in _GONE]
 
 
 def recover(owner: str, top: Folder, kept: Folder, journal: Folder) -> Recovered | None:
@@ -192,6 +251,7 @@ def recover(owner: str, top: Folder, kept: Folder, journal: Folder) -> Recovered
         OSError: it could not be finished; the journal stays.
     """
     name = journal_name(owner)
+    remove_staged(journal, owner)  # of a journal that was being written
     if journal.lookup(name) is None:
         return None
     group = _from_document(read_sealed(journal, name), owner)
@@ -209,22 +269,28 @@ def recover(owner: str, top: Folder, kept: Folder, journal: Folder) -> Recovered
             if state == "old":
                 _put_in_place(top, replacement)
             else:  # where old and new content are equal a staged file may be left
-                _remove_staged(top, replacement)
+                _drop_staged(top, replacement)
         outcome = "finished"
     for parent in _parents(group):
         with contextlib.suppress(FileNotFoundError), top.reach(parent) as folder:
             folder.sync()
-    journal.unlink(name)
-    journal.sync()
+    _close(journal, name)
     destinations = tuple(r.destination for r in group.replacements)
     return Recovered(outcome=outcome, destinations=destinations)
 
 
-def _undo_after(error: OSError, group: Group, top: Folder, kept: Folder) -> bool:
+def _close(journal: Folder, name: bytes) -> None:
+    """Remove a journal whose work is done."""
+    _unlink_if_there(journal, name)
+    # Should it be back after a power cut, recovery finds nothing left to do.
+    with contextlib.suppress(OSError):
+        journal.sync()
+
+
+def _unlink_if_there(folder: Folder, name: bytes) -> bool:
     try:
-        rollback(group, top, kept)
-    except OSError as second:
-        error.add_note(f"and undoing it failed too: {second}")
+        folder.unlink(name)
+    except FileNotFoundError:
         return False
     return True
 
@@ -237,13 +303,13 @@ def _parents(group: Group) -> tuple[RelPath, ...]:
 
 
 def _content_of(folder: Folder, name: bytes) -> str | None:
-    """The digest of what is there; None for nothing, "other" for no regular file."""
-    found = folder.lookup(name)
-    if found is None:
+    """The digest of what is there; None: nothing, "other": no file that holds still."""
+    try:
+        return hash_regular(folder, name).sha256
+    except FileNotFoundError:
         return None
-    if not stat.S_ISREG(found.st_mode):
+    except (NotRegular, Unstable):
         return "other"
-    return hash_regular(folder, name).sha256
 
 
 def _require_unmoved(top: Folder, replacement: Replacement) -> None:
@@ -258,7 +324,7 @@ def _put_in_place(top: Folder, replacement: Replacement) -> None:
         folder.rename(replacement.staged, folder, replacement.destination.name)
 
 
-def _remove_staged(top: Folder, replacement: Replacement) -> None:
+def _drop_staged(top: Folder, replacement: Replacement) -> None:
     with (
         contextlib.suppress(FileNotFoundError),
         top.reach(replacement.destination.parent) as folder,
@@ -266,84 +332,62 @@ def _remove_staged(top: Folder, replacement: Replacement) -> None:
         folder.unlink(replacement.staged)
 
 
-def _take_back(top: Folder, kept: Folder, replacement: Replacement, owner: str) -> None:
-    with top.reach(replacement.destination.parent) as folder:
-        name = replacement.destination.name
-        with contextlib.suppress(FileNotFoundError):
-            folder.unlink(replacement.staged)
+def _take_back(top: Folder, kept: Folder, replacement: Replacement, owner: str) -> bool:
+    """Undo one replacement.
+
+    Returns:
+        Whether what was kept may go: the old file is in place, or was not ours to put
+        back. False where somebody has edited the new one: the kept one is the last.
+    """
+    name = replacement.destination.name
+    try:
+        folder = top.reach(replacement.destination.parent)
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise
+        return False
+    with folder:
+        if _unlink_if_there(folder, replacement.staged):
+            return True  # it had not been put in place
         now = _content_of(folder, name)
-        if now != replacement.after_sha256 or now == replacement.before_sha256:
-            return
+        if now != replacement.after_sha256:
+            return now == replacement.before_sha256
         if replacement.kept is None:
             folder.unlink(name)
-        else:
+        elif now != replacement.before_sha256 or _is_another(
+            kept, replacement.kept, folder, name
+        ):
             put_back_kept(kept, replacement.kept, folder, name, owner)
         folder.sync()
+        return True
 
 
-def put_back_kept(
-    kept: Folder, kept_name: bytes, folder: Folder, name: bytes, owner: str
-) -> None:
-    """Put a kept file back under its old name, as the file that it was if possible.
-
-    The kept file stays. Where it is a second name of the old file, that file returns
-    with all that it had; a copy has to be given its mode, owner and times.
-    """
-    staged = staged_name(owner)
-    try:
-        kept.link(kept_name, folder, staged)
-    except OSError:
-        copy_as_is(kept, kept_name, folder, staged)
-    folder.rename(staged, folder, name)
-
-
-def copy_as_is(source: Folder, name: bytes, to: Folder, new_name: bytes) -> None:
-    """Copy a regular file with its mode, its times and, where we may, its owner."""
-    from_fd = source.open_regular(name)
-    try:
-        found = os.fstat(from_fd)
-        with staged_file(to, new_name) as fd:
-            while chunk := os.read(from_fd, 1 << 20):
-                write_all(fd, chunk)
-            take_over_attributes(from_fd, fd)
-            os.utime(fd, ns=(found.st_atime_ns, found.st_mtime_ns))
-    finally:
-        os.close(from_fd)
-
-
-def take_over_attributes(from_fd: int, to_fd: int) -> None:
-    """Give a new file the owner, mode, ACL and attributes of the one it replaces.
-
-    Owner first, since a change of owner clears setuid bits and capabilities.
-
-    Source: chown(2), S35.
-    """
-    from workspace_guard.files.xattrs import carry_over  # noqa: PLC0415  # rarely used
-
-    found = os.fstat(from_fd)
-    if hasattr(os, "fchown"):
-        with contextlib.suppress(PermissionError):
-            os.fchown(to_fd, found.st_uid, found.st_gid)
-    if hasattr(os, "fchmod"):
-        os.fchmod(to_fd, stat.S_IMODE(found.st_mode))
-    carry_over(from_fd, to_fd)
+def _is_another(kept: Folder, kept_name: bytes, folder: Folder, name: bytes) -> bool:
+    """Whether a kept file is there and is another than the one in place."""
+    found = kept.lookup(kept_name)
+    return found is not None and not os.path.samestat(found, folder.stat(name))
 
 
 def _state_of(
     top: Folder, replacement: Replacement
 ) -> Literal["new", "old", "torn", "other"]:
     """Where one replacement stands after a crash; "torn": its staged file is gone."""
+    now = staged = None
     try:
         with top.reach(replacement.destination.parent) as folder:
             now = _content_of(folder, replacement.destination.name)
-            if now == replacement.after_sha256:
-                return "new"
-            if now != replacement.before_sha256:
-                return "other"
             staged = _content_of(folder, replacement.staged)
-            return "old" if staged == replacement.after_sha256 else "torn"
-    except OSError:
+    except FileNotFoundError:
+        pass  # a made folder that has gone again holds nothing
+    except OSError as error:
+        if error.errno in _NO_FOLDER:
+            return "other"
+        raise
+    if now == replacement.after_sha256:
+        return "new"
+    if now != replacement.before_sha256:
         return "other"
+    return "old" if staged == replacement.after_sha256 else "torn"
 
 
 def _to_document(group: Group) -> dict[str, object]:

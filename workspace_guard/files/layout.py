@@ -124,11 +124,17 @@ class StateLayout:
         return WorkspaceState(self.root / f"{_shorten(name)}-{key}")
 
     def workspaces(self) -> Iterator[WorkspaceState]:
-        """All workspaces that have a state here, in the order of their names."""
+        """All workspaces that have a state here, in the order of their names.
+
+        Raises:
+            StateUnusable: the state folder is no folder, or cannot be read.
+        """
         try:
             names = sorted(os.listdir(self.root))
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise StateUnusable(self.root, _fact(error)) from error
         for name in names:
             state = WorkspaceState(self.root / name)
             if state.runs.is_dir():

@@ -8,6 +8,7 @@ Source: flock(2).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from workspace_guard.errors import WorkspaceHeld
-from workspace_guard.files.tree import O_CLOEXEC, O_NOFOLLOW
+from workspace_guard.files.tree import O_CLOEXEC, O_NOFOLLOW, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +60,9 @@ class WorkspaceLock:
             check: called while waiting; may raise to give up.
 
         Raises:
-            WorkspaceHeld: another process or thread has it still.
+            WorkspaceHeld: another process or thread has it still. Heirs of a holder
+                that is dead are waited for, since a supervisor ends by itself; the
+                hint says so where one does not.
             OSError: the lock file cannot be opened.
         """
         flags = os.O_RDWR | os.O_CREAT | O_NOFOLLOW | O_CLOEXEC
@@ -74,7 +77,9 @@ class WorkspaceLock:
                 ):
                     _refuse(fd, workspace)
                 time.sleep(_POLL_S)
-            _write_holder(fd, run_id)
+            # On a full disk the lock holds without its text.
+            with contextlib.suppress(OSError):
+                _write_holder(fd, run_id)
         except BaseException:
             os.close(fd)
             raise
@@ -94,7 +99,10 @@ class WorkspaceLock:
 
 def _refuse(fd: int, workspace: bytes) -> NoReturn:
     pid, holder = _read_holder(fd)
-    raise WorkspaceHeld(workspace, pid=pid, run_id=holder)
+    hint = None
+    if _holder_is_dead(fd):
+        hint = f"process {pid} has ended; one that it started still holds on: end that"
+    raise WorkspaceHeld(workspace, pid=pid, run_id=holder, hint=hint)
 
 
 def _holder_is_dead(fd: int) -> bool:
@@ -115,7 +123,7 @@ def _write_holder(fd: int, run_id: str) -> None:
     text = json.dumps({"pid": os.getpid(), "run_id": run_id}).encode() + b"\n"
     os.ftruncate(fd, 0)
     os.lseek(fd, 0, os.SEEK_SET)
-    os.write(fd, text)
+    write_all(fd, text)
 
 
 def _read_holder(fd: int) -> tuple[int | None, str | None]:

@@ -19,10 +19,10 @@ Flavour = Literal["posix", "windows"]
 HERE: Flavour = "windows" if sys.platform == "win32" else "posix"
 
 # https://learn.microsoft.com/windows/win32/fileio/naming-a-file
+_PORTS = "123456789\N{SUPERSCRIPT ONE}\N{SUPERSCRIPT TWO}\N{SUPERSCRIPT THREE}"
 _RESERVED = frozenset(
-    {b"con", b"prn", b"aux", b"nul"}
-    | {b"com%d" % n for n in range(1, 10)}
-    | {b"lpt%d" % n for n in range(1, 10)}
+    {b"con", b"prn", b"aux", b"nul", b"conin$", b"conout$"}
+    | {f"{kind}{n}".encode() for kind in ("com", "lpt") for n in _PORTS}
 )
 _FORBIDDEN_ON_WINDOWS = frozenset(b'<>:"|?*') | frozenset(range(32))
 
@@ -53,11 +53,14 @@ class RelPath:
             The path; `.` alone is the root itself.
 
         Raises:
-            UnlawfulPath: empty, absolute, with `..`, NUL or an empty part; on Windows
-                also a drive, a reserved device name, or a character that names a
-                stream. Nothing on disk has been looked at.
+            UnlawfulPath: empty, absolute, with `..`, NUL or an empty part, or not to
+                be spelled in bytes; on Windows also a drive, a reserved device name,
+                or a character that names a stream. Nothing on disk was looked at.
         """
-        raw = os.fsencode(text)
+        try:
+            raw = os.fsencode(text)
+        except UnicodeEncodeError as error:  # half of a surrogate pair, from JSON
+            raise UnlawfulPath("holds a character that no file name has") from error
         if not raw:
             raise UnlawfulPath("is empty")
         if b"\0" in raw:

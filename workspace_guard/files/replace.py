@@ -12,9 +12,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
+import stat
 from typing import TYPE_CHECKING
 
+from workspace_guard.errors import show_path
 from workspace_guard.files.tree import write_all
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 _PREFIX = b".wsguard-"
 _SUFFIX = b".tmp"
+_DIGITS = re.compile(rb"[0-9a-f]{12}")
 
 
 def staged_name(owner: str) -> bytes:
@@ -37,9 +41,24 @@ def staged_name(owner: str) -> bytes:
 
 def is_staged_name(name: bytes, owner: str) -> bool:
     """Tell whether `staged_name(owner)` has made this name."""
-    return name.startswith(_PREFIX + os.fsencode(owner) + b"-") and name.endswith(
-        _SUFFIX
-    )
+    head = _PREFIX + os.fsencode(owner) + b"-"
+    # Between the two stand our digits only: a run `a` must not claim what `a-b` made.
+    digits = name.removeprefix(head).removesuffix(_SUFFIX)
+    return name == head + digits + _SUFFIX and _DIGITS.fullmatch(digits) is not None
+
+
+def remove_staged(folder: Folder, owner: str) -> None:
+    """Remove the staged files that a crash of `owner` has left in a folder.
+
+    Raises:
+        OSError: the folder cannot be read, or one could not be removed.
+    """
+    for name in folder.names():
+        if not is_staged_name(name, owner):
+            continue
+        found = folder.lookup(name)
+        if found is not None and not stat.S_ISDIR(found.st_mode):
+            folder.unlink(name)
 
 
 @contextlib.contextmanager
@@ -61,11 +80,28 @@ def staged_file(folder: Folder, name: bytes, mode: int = 0o600) -> Generator[int
         finally:
             os.close(fd)
     except BaseException as error:
-        try:
-            folder.unlink(name)
-        except OSError as second:
-            error.add_note(f"and {os.fsdecode(name)} could not be removed: {second}")
+        _remove_after(error, folder, name)
         raise
+
+
+def move_staged(folder: Folder, staged: bytes, name: bytes) -> None:
+    """Rename a staged file to its name; where that fails, remove it.
+
+    Raises:
+        OSError: of the rename; a failure to remove the staged file is noted on it.
+    """
+    try:
+        folder.rename(staged, folder, name)
+    except BaseException as error:
+        _remove_after(error, folder, staged)
+        raise
+
+
+def _remove_after(error: BaseException, folder: Folder, name: bytes) -> None:
+    try:
+        folder.unlink(name)
+    except OSError as second:
+        error.add_note(f"and {show_path(name)} could not be removed: {second}")
 
 
 def write_file(
@@ -87,12 +123,7 @@ def write_file(
     staged = staged_name(owner)
     with staged_file(folder, staged, mode) as fd:
         write_all(fd, content)
-    try:
-        folder.rename(staged, folder, name)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            folder.unlink(staged)
-        raise
+    move_staged(folder, staged, name)
     folder.sync()
 
 

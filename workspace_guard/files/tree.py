@@ -10,7 +10,9 @@ Source: openat(2), unlinkat(2), symlink(7).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import secrets
 import stat
 from typing import TYPE_CHECKING, Self
 
@@ -28,6 +30,8 @@ O_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 O_CLOEXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0)
 O_BINARY = getattr(os, "O_BINARY", 0)
 O_DIRECTORY = getattr(os, "O_DIRECTORY", 0)
+_O_PATH: int = getattr(os, "O_PATH", 0)
+_LINKS_NO_FOLLOW = os.link in os.supports_follow_symlinks
 
 CHUNK_BYTES = 1 << 20
 
@@ -62,7 +66,10 @@ class Folder:
         if not BY_DESCRIPTOR:
             _require_folder(raw)
             return cls(raw, None)
-        return cls(raw, os.open(raw, os.O_RDONLY | O_DIRECTORY | O_NOFOLLOW))
+        # With a slash behind it the kernel would follow a link after all.
+        raw = raw.rstrip(b"/") or raw
+        flags = os.O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
+        return cls(raw, os.open(raw, flags))
 
     def __enter__(self) -> Self:
         return self
@@ -153,7 +160,12 @@ class Folder:
             raise NotRegular(0, "is no regular file", os.fsdecode(where))
         flags = os.O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_BINARY
         fd = os.open(self.at(name), flags, dir_fd=self.fd)
-        if stat.S_ISREG(os.fstat(fd).st_mode):
+        try:
+            is_regular = stat.S_ISREG(os.fstat(fd).st_mode)
+        except BaseException:
+            os.close(fd)
+            raise
+        if is_regular:
             return fd
         os.close(fd)
         raise NotRegular(0, "is no regular file", os.fsdecode(where))
@@ -185,7 +197,7 @@ class Folder:
 
     def link(self, name: bytes, to: Folder, new_name: bytes) -> None:
         """Give a file a second name in a folder of this file system."""
-        if os.link in os.supports_follow_symlinks:
+        if _LINKS_NO_FOLLOW:
             os.link(
                 self.at(name),
                 to.at(new_name),
@@ -202,14 +214,16 @@ class Folder:
             os.fsync(self.fd)
 
 
+_JUNCTION = 0xA0000003  # IO_REPARSE_TAG_MOUNT_POINT
+
+
 def _require_folder(path: bytes) -> None:
     """Stand in for O_DIRECTORY | O_NOFOLLOW where there are no descriptors."""
-    mode = os.lstat(path).st_mode
-    # From 3.12 on; a junction is Windows' other way to link a folder.
-    is_junction: Callable[[bytes], bool] | None
-    is_junction = getattr(os.path, "isjunction", None)
-    if not stat.S_ISDIR(mode) or (is_junction is not None and is_junction(path)):
-        raise NotADirectoryError(20, "is no folder", os.fsdecode(path))
+    found = os.lstat(path)
+    # A junction is Windows' other way to link a folder (`os.path.isjunction`, 3.12).
+    is_junction = getattr(found, "st_reparse_tag", 0) == _JUNCTION
+    if not stat.S_ISDIR(found.st_mode) or is_junction:
+        raise NotADirectoryError(errno.ENOTDIR, "is no folder", os.fsdecode(path))
 
 
 def write_all(fd: int, chunk: bytes | memoryview) -> None:
@@ -219,21 +233,47 @@ def write_all(fd: int, chunk: bytes | memoryview) -> None:
         view = view[os.write(fd, view) :]
 
 
-def walk(top: Folder, *, skip: frozenset[bytes] = frozenset()) -> Iterator[Found]:
+def walk(
+    top: Folder,
+    *,
+    skip: frozenset[bytes] = frozenset(),
+    enters: Callable[[bytes], bool] = lambda _path: True,
+) -> Iterator[Found]:
     """Go through a tree, depth first, a folder before what it holds.
 
     Args:
         top: the folder to start in; stays open.
         skip: relative paths (bytes, `/` between parts) that are not entered or named.
+        enters: told the relative path of a folder, whether to go into it.
 
     Yields:
         What was found, with a handle on the folder that holds it. The handle is good
         only until the next step of the iteration.
 
     Raises:
-        OSError: a folder could not be read. Names that vanish meanwhile are left out.
+        OSError: a folder could not be read, or was swapped for something else. Names
+            that vanish meanwhile are left out.
     """
-    yield from _walk(top, b"", skip)
+    # A list, no recursion: a step may nest deeper than Python's stack.
+    levels = [_Level(top, b"")]
+    try:
+        while levels:
+            here = levels[-1]
+            name = next(here.names, None)
+            if name is None:
+                levels.pop().close_unless(top)
+                continue
+            path = here.prefix + name
+            found = None if path in skip else here.folder.lookup(name)
+            if found is None:
+                continue
+            yield Found(here.folder, name, path, found)
+            if stat.S_ISDIR(found.st_mode) and enters(path):
+                with contextlib.suppress(FileNotFoundError):
+                    levels.append(_Level(here.folder.enter(name), path + b"/"))
+    finally:
+        for level in levels:
+            level.close_unless(top)
 
 
 class Found:
@@ -256,48 +296,114 @@ class Found:
         return stat.S_ISDIR(self.stat.st_mode)
 
 
-def _walk(here: Folder, prefix: bytes, skip: frozenset[bytes]) -> Iterator[Found]:
-    for name in here.names():
-        path = prefix + name
-        if path in skip:
-            continue
-        found = here.lookup(name)
-        if found is None:
-            continue
-        yield Found(here, name, path, found)
-        if stat.S_ISDIR(found.st_mode):
-            with here.enter(name) as inner:
-                yield from _walk(inner, path + b"/", skip)
+class _Level:
+    """A folder on the way of a walk, and the names in it that are still to come."""
+
+    __slots__ = ("folder", "names", "prefix")
+
+    def __init__(self, folder: Folder, prefix: bytes) -> None:
+        self.folder = folder
+        self.prefix = prefix
+        self.names = self._read()
+
+    def _read(self) -> Iterator[bytes]:
+        yield from self.folder.names()
+
+    def close_unless(self, top: Folder) -> None:
+        if self.folder is not top:
+            self.folder.close()
+
+
+_LEVELS = 64
+"""How many levels `remove_entry` goes down before it moves things up."""
 
 
 def remove_entry(folder: Folder, name: bytes) -> None:
     """Remove a name and, where it is a folder, all below it, through no link.
 
     A folder without permission is opened up first: it is about to go. Nothing is done
-    where the name is not there.
+    where the name is not there. However deep the tree, only so many handles are open:
+    what lies deeper is moved up, into the folder that goes.
 
     Raises:
         OSError: something could not be removed; what was removed before stays so.
     """
-    found = folder.lookup(name)
-    if found is None:
+    if _removed_as_leaf(folder, name):
         return
-    if not stat.S_ISDIR(found.st_mode):
-        folder.unlink(name)
-        return
-    with open_up(folder, name) as inner:
-        for child in inner.names():
-            remove_entry(inner, child)
+    with open_up(folder, name) as top:
+        pending = top.names()
+        while pending:
+            _remove_below(top, pending.pop(), _LEVELS, top, pending)
     folder.remove_folder(name)
 
 
+def _remove_below(
+    here: Folder, name: bytes, levels: int, top: Folder, pending: list[bytes]
+) -> None:
+    """Remove a name, or move it into `top` and note it in `pending` if it is deep."""
+    if _removed_as_leaf(here, name):
+        return
+    with open_up(here, name) as inner:
+        if levels:
+            for child in inner.names():
+                _remove_below(inner, child, levels - 1, top, pending)
+    if levels:
+        here.remove_folder(name)
+    else:
+        moved = secrets.token_hex(8).encode()
+        here.rename(name, top, moved)
+        pending.append(moved)
+
+
+def _removed_as_leaf(folder: Folder, name: bytes) -> bool:
+    """Remove a name that is no folder or is not there; False where it is a folder."""
+    found = folder.lookup(name)
+    if found is None:
+        return True
+    if stat.S_ISDIR(found.st_mode):
+        return False
+    with contextlib.suppress(FileNotFoundError):
+        folder.unlink(name)
+    return True
+
+
 def open_up(folder: Folder, name: bytes) -> Folder:
-    """Enter a folder, giving its owner all rights where they are missing."""
-    with contextlib.suppress(PermissionError):
+    """Enter a folder, giving its owner all rights where they are missing.
+
+    Raises:
+        OSError: it is gone, no folder, a link, or somebody else's.
+    """
+    try:
         inner = folder.enter(name)
-        if folder.stat(name).st_mode & stat.S_IRWXU == stat.S_IRWXU:
-            return inner
+    except PermissionError:
+        _give_owner_all(folder, name)
+        return folder.enter(name)
+    try:
+        if inner.own_stat().st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            os.chmod(inner.path if inner.fd is None else inner.fd, stat.S_IRWXU)
+    except BaseException:
         inner.close()
-    # chmod by name could follow a link swapped in; so look again through the handle.
-    os.chmod(folder.at(name), 0o700, dir_fd=folder.fd)
-    return folder.enter(name)
+        raise
+    return inner
+
+
+def _give_owner_all(folder: Folder, name: bytes) -> None:
+    """Give the owner all rights to a folder that cannot be opened for reading.
+
+    A plain chmod by name would follow a link that was put there meanwhile.
+
+    Source: open(2) on O_PATH; fchmod(2) refuses such a descriptor, /proc does not.
+    """
+    if folder.fd is None:
+        where = folder.at(name)
+        _require_folder(where)
+        os.chmod(where, stat.S_IRWXU)
+    elif _O_PATH:
+        flags = _O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
+        fd = os.open(name, flags, dir_fd=folder.fd)
+        try:
+            os.chmod(b"/proc/self/fd/%d" % fd, stat.S_IRWXU)
+        finally:
+            os.close(fd)
+    else:
+        os.chmod(name, stat.S_IRWXU, dir_fd=folder.fd, follow_symlinks=False)

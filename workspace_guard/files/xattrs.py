@@ -52,25 +52,25 @@ if sys.platform == "linux":
 
         Raises:
             OSError: one could not be set or removed; the others were tried all the
-                same.
+                same. Where some were only forbidden, the error is of another one.
         """
         follow = isinstance(where, int)
         there = dict(read_xattrs(where))
-        first: OSError | None = None
+        errors: list[OSError] = []
         for name, value in wanted:
             if there.pop(name, None) == value:
                 continue
             try:
                 os.setxattr(where, name, value, follow_symlinks=follow)
             except OSError as error:
-                first = first or error
+                errors.append(error)
         for name in there:
             try:
                 os.removexattr(where, name, follow_symlinks=follow)
             except OSError as error:
-                first = first or error
-        if first is not None:
-            raise first
+                errors.append(error)
+        if errors:
+            raise min(errors, key=_is_forbidden)
 
 else:
 
@@ -82,6 +82,10 @@ else:
     def write_xattrs(where: int | bytes, wanted: Attributes) -> None:
         """Nothing: the standard library writes them on Linux only."""
         del where, wanted
+
+
+def _is_forbidden(error: OSError) -> bool:
+    return isinstance(error, PermissionError)
 
 
 def without_overlay(attributes: Attributes) -> Attributes:

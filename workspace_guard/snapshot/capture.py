@@ -7,7 +7,6 @@ error and never left out in silence.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from dataclasses import dataclass, field
@@ -281,9 +280,10 @@ class _Walk:
         """Take in one name; None where it has vanished."""
         try:
             if is_file:
-                with contextlib.suppress(NotRegular):
-                    return self._take_file(above, folder, name)
+                return self._take_file(above, folder, name)
             return self._take_unread(folder, name)
+        except NotRegular:
+            return self._take(above, folder, name, is_file=False)
         except OSError as error:
             if error.errno not in GONE:
                 raise

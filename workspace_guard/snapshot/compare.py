@@ -225,7 +225,7 @@ class _Walk:
         """Compare name by name.
 
         Returns:
-            Whether a name came, went or changed hands, which moves the folder's time.
+            Whether what became of a name accounts for a moved time of the folder.
         """
         skipped = self.skipped.get(path, frozenset())
         before = record.decode() if record is not None else {}
@@ -267,8 +267,10 @@ class _Walk:
         """Look at one name whole and say what became of it.
 
         Returns:
-            Whether the folder's time moved with it.
+            Whether the folder's time may have moved with it. The inode does not tell:
+            a file system gives the number of one that went to the next that comes.
         """
+        known = len(self.changes), len(self.times)
         try:
             same_size = folder.stat(name).st_size == before[0][SIZE]
             after, problem = look(
@@ -290,7 +292,8 @@ class _Walk:
             self._gap("unreadable", path, problem, hides=True)
         elif before[0] != after[0]:
             self._note(path)
-        return old.inode != new.inode
+        changed = known != (len(self.changes), len(self.times))
+        return changed or old.inode != new.inode
 
     def _lose(self, path: bytes, before: Stored, error: OSError) -> bool:
         """Account for a name that was listed and could not be looked at."""
@@ -360,6 +363,26 @@ def differs_in_content(before: Entry, after: Entry) -> bool:
         after.link,
         after.rdev,
     )
+
+
+def tell(change: Change) -> str:
+    """Say in a few words what became of a path."""
+    before, after = change.before, change.after
+    if before is None or after is None or change.kind == "replaced":
+        return change.kind
+    facts = [
+        f"{word} {was} became {now}"
+        for word, was, now in (
+            ("mode", f"{before.mode:04o}", f"{after.mode:04o}"),
+            ("uid", before.uid, after.uid),
+            ("gid", before.gid, after.gid),
+            ("size", before.size, after.size),
+            ("link count", before.nlink, after.nlink),
+        )
+        if was != now
+        and not (after.type == "folder" and word in ("size", "link count"))
+    ]
+    return f"{change.kind} ({', '.join(facts)})" if facts else change.kind
 
 
 def _written(entry: Entry) -> tuple[int, ...]:

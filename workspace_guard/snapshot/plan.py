@@ -3,9 +3,10 @@
 Room: snapshot. Knows the order that works (a file where a folder was, and the other way
 round) and what must be left alone; touches no disk.
 
-Order: leave; save what was written, deepest first; make folders, from the top down; put
-back what they hold; at last the folders' own attributes, deepest first, since all that
-went before has moved their times.
+Order: leave; take away what was created, deepest first; make folders, from the top
+down; put back what they hold; at last the folders' own attributes, deepest first, since
+all that went before has moved their times. What stands where something is put back goes
+into quarantine only once that is ready to take its place.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """Move what stands at a path into quarantine, with all below it."""
+    """Move what was created at a path into quarantine, with all below it."""
 
     path: bytes
 
@@ -59,6 +60,8 @@ class MakeFolder:
     """Make a folder again, for its owner alone until it is settled."""
 
     path: bytes
+    replaces: bool
+    """Whether something else stands there, which goes into quarantine."""
 
     def describe(self) -> str:
         """What is done, for people."""
@@ -67,10 +70,12 @@ class MakeFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """Put back anything but a folder, where nothing stands now."""
+    """Put back anything but a folder."""
 
     path: bytes
     entry: Entry
+    replaces: bool
+    """Whether something else stands there, which goes into quarantine."""
 
     def describe(self) -> str:
         """What is done, for people."""
@@ -83,6 +88,8 @@ class Join:
 
     paths: tuple[bytes, ...]
     entry: Entry
+    spoiled: frozenset[bytes]
+    """Those where something else stands now, or nothing."""
 
     @property
     def path(self) -> bytes:
@@ -159,7 +166,7 @@ class _Draft:
     taken: set[bytes] = field(default_factory=set[bytes])
     """Paths that go into quarantine, also as part of a folder that does."""
     saves: list[bytes] = field(default_factory=list[bytes])
-    folders: list[bytes] = field(default_factory=list[bytes])
+    folders: dict[bytes, MakeFolder] = field(default_factory=dict[bytes, MakeFolder])
     files: dict[bytes, Put | Adjust] = field(default_factory=dict[bytes, Put | Adjust])
     settled: set[bytes] = field(default_factory=set[bytes])
 
@@ -191,7 +198,7 @@ class _Draft:
         return (
             *self.left.values(),
             *(Save(path=path) for path in reversed(self.saves)),
-            *(MakeFolder(path=path) for path in self.folders),
+            *self.folders.values(),
             *self.files.values(),
             *joins,
             *self._settles(),
@@ -232,13 +239,13 @@ class _Draft:
             self._replace(change, before)
 
     def _replace(self, change: Change, before: Entry) -> None:
-        if change.after is not None:
-            self.saves.append(change.path)
-            self.taken.add(change.path)
+        path, replaces = change.path, change.after is not None
+        if replaces:
+            self.taken.add(path)
         if before.type == "folder":
-            self.folders.append(change.path)
+            self.folders[path] = MakeFolder(path=path, replaces=replaces)
         else:
-            self.files[change.path] = Put(path=change.path, entry=before)
+            self.files[path] = Put(path=path, entry=before, replaces=replaces)
 
     def _put_right(self, change: Change, before: Entry) -> None:
         """Plan for something of which only the metadata is said to differ."""
@@ -258,7 +265,8 @@ class _Draft:
             mended = [self.files[path] for path in group if path in self.files]
             paths = tuple(path for path in group if path not in self.left)
             if mended and mended[0].entry.sha256 is not None:
-                joins.append(Join(paths=paths, entry=mended[0].entry))
+                spoiled = frozenset(one.path for one in mended if isinstance(one, Put))
+                joins.append(Join(paths=paths, entry=mended[0].entry, spoiled=spoiled))
         return joins
 
     def _settles(self) -> Iterable[Settle]:

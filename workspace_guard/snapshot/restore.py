@@ -11,18 +11,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
 from workspace_guard.errors import GuardError
 from workspace_guard.files.replace import is_staged_name, staged_name
-from workspace_guard.snapshot.attributes import give_owner, put_on_name, put_on_open
+from workspace_guard.snapshot.access import Access
+from workspace_guard.snapshot.attributes import put_on_name
 from workspace_guard.snapshot.compare import (
     EVIDENCE_BYTES,
     Change,
     Comparison,
     compare,
+    tell,
 )
 from workspace_guard.snapshot.manifest import (
     CTIME_NS,
@@ -50,10 +51,11 @@ from workspace_guard.snapshot.plan import (
     plan,
 )
 from workspace_guard.snapshot.quarantine import Quarantine
-from workspace_guard.snapshot.scan import Trail, list_folder, look, names_by_folder
+from workspace_guard.snapshot.remake import remake
+from workspace_guard.snapshot.scan import list_folder, look, names_by_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Generator, Mapping
     from pathlib import Path
 
     from workspace_guard.files.tree import Folder
@@ -61,12 +63,6 @@ if TYPE_CHECKING:
 
 _MOST_ROUNDS = 16
 """Each round opens folders that were locked, so what they hold comes to light."""
-
-_NODES = {
-    "socket": stat.S_IFSOCK,
-    "block_device": stat.S_IFBLK,
-    "character_device": stat.S_IFCHR,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +106,11 @@ def restore(
         was nothing to do, nothing was done.
     """
     now, todo = comparison, comparison
-    with Quarantine(quarantine) as kept, Trail(top) as trail:
+    with Quarantine(quarantine) as kept, Access(top) as access:
         work = _Work(
             store=store,
             manifest=snapshot.manifest,
-            trail=trail,
+            access=access,
             quarantine=kept,
             skipped=names_by_folder(comparison.skip),
             keep_newer_than_ns=keep_newer_than_ns,
@@ -146,7 +142,7 @@ class _Work:
 
     store: Store
     manifest: Manifest
-    trail: Trail
+    access: Access
     quarantine: Quarantine
     skipped: Mapping[bytes, frozenset[str]]
     keep_newer_than_ns: int | None
@@ -155,8 +151,6 @@ class _Work:
     found: list[Change] = field(default_factory=list[Change])
     """Changes that came to light on the way."""
     touched: set[bytes] = field(default_factory=set[bytes])
-    unlocked: set[bytes] = field(default_factory=set[bytes])
-    """Folders that were given rights so that the work could be done."""
     foreign: set[bytes] = field(default_factory=set[bytes])
     reasons: dict[bytes, str] = field(default_factory=dict[bytes, str])
     """Why something could not be done; the first reason of a path stands."""
@@ -170,9 +164,9 @@ class _Work:
 
     def outcome(self, now: Comparison) -> Restoration:
         """Account for what is different now that all is done."""
-        different = {path: "its time is still another" for path in now.moved_folders}
+        different = dict.fromkeys(now.moved_folders, "its time is still another")
         for change in now.changes:
-            different[change.path] = f"is still {change.kind}"
+            different[change.path] = f"is still {tell(change)}"
         return Restoration(
             saved=dict(self.quarantine.saved),
             unrestored={
@@ -194,9 +188,10 @@ class _Work:
             if isinstance(operation, Settle):
                 settles[operation.path] = operation.entry
             else:
-                self._attempt(operation.path, lambda one=operation: self._do(one))
+                with self._attempt(operation.path):
+                    self._do(operation)
         self._settle_all(settles)
-        self.trail.forget()
+        self.access.forget()
 
     def _do(self, operation: Leave | Save | MakeFolder | Put | Join | Adjust) -> None:
         match operation:
@@ -207,21 +202,22 @@ class _Work:
             case Save():
                 self._save(operation.path)
             case MakeFolder():
-                folder, name = self._at(operation.path)
-                folder.make_folder(name, 0o700)
+                self._make_folder(operation)
             case Put():
-                self._put(operation.path, operation.entry)
+                self._put(operation.path, operation.entry, replaces=operation.replaces)
             case Join():
-                self._join(operation.paths, operation.entry)
+                self._join(operation)
             case Adjust():
                 self._adjust(operation)
             case _:
                 assert_never(operation)
 
-    def _attempt(self, path: bytes, call: Callable[[], None]) -> None:
+    @contextlib.contextmanager
+    def _attempt(self, path: bytes) -> Generator[None]:
+        """Note why the block has failed, and go on with the others."""
         self.touched.add(path)
         try:
-            call()
+            yield
         except (OSError, GuardError) as error:
             fact = getattr(error, "strerror", None) or str(error)
             self.reasons.setdefault(path, fact)
@@ -233,7 +229,7 @@ class _Work:
     # --- Taking away ------------------------------------------------------------------
 
     def _save(self, path: bytes) -> None:
-        folder, name = self._at(path)
+        folder, name = self.access.at(path)
         found = folder.lookup(name)
         if found is None:
             return
@@ -244,10 +240,11 @@ class _Work:
             if self._is_foreign(inner, row):
                 self._spare(inner, path)
             else:
-                self._attempt(inner, lambda one=inner, of=row: self._save_one(one, of))
+                with self._attempt(inner):
+                    self._save_one(inner, row)
 
     def _save_one(self, path: bytes, row: Row) -> None:
-        folder, name = self._at(path)
+        folder, name = self.access.at(path)
         if is_folder(row):
             self.quarantine.take_folder(folder, name, path)
         else:
@@ -260,7 +257,7 @@ class _Work:
         while pending:
             above = pending.pop()
             try:
-                folder = self._reach(above)
+                folder = self.access.reach_to_change(above)
                 listing = list_folder(folder, self.skipped.get(above, frozenset()))
             except OSError as error:
                 self.reasons.setdefault(above, error.strerror or str(error))
@@ -298,46 +295,36 @@ class _Work:
 
     # --- Putting back -----------------------------------------------------------------
 
-    def _put(self, path: bytes, entry: Entry) -> None:
-        folder, name = self._at(path)
-        if folder.lookup(name) is not None:
-            raise FileExistsError(0, "something stands there that could not be saved")
+    def _make_folder(self, operation: MakeFolder) -> None:
+        if operation.replaces:
+            self._save(operation.path)
+        folder, name = self.access.at(operation.path)
+        folder.make_folder(name, 0o700)
+
+    def _put(self, path: bytes, entry: Entry, *, replaces: bool) -> None:
+        """Make an entry under a name of ours, and only then clear its place for it."""
+        folder, _ = self.access.at(path)
         staged = staged_name(OWNER)
         try:
-            self._blame(path, self._stage(folder, staged, entry))
-            folder.rename(staged, folder, name)
+            failures = remake(folder, staged, entry, self.store.copy_content)
+            self._move_in(staged, path, replaces=replaces)
         except BaseException:
             with contextlib.suppress(OSError):
-                folder.unlink(staged)
+                self.access.at(path)[0].unlink(staged)
             raise
+        self._blame(path, failures)
 
-    def _stage(self, folder: Folder, staged: bytes, entry: Entry) -> list[str]:
-        """Make an entry under a name of ours; give what of it could not be made."""
-        where = folder.at(staged)
-        match entry.type:
-            case "file":
-                fd = folder.create(staged)
-                try:
-                    self.store.copy_content(entry.sha256 or "", fd)
-                    return put_on_open(fd, entry)
-                finally:
-                    os.close(fd)
-            case "link":
-                os.symlink(entry.link or b"", where, dir_fd=folder.fd)
-            case "fifo":
-                os.mkfifo(where, 0o600, dir_fd=folder.fd)
-            case "socket" | "block_device" | "character_device":
-                mode = _NODES[entry.type] | 0o600
-                os.mknod(where, mode, entry.rdev or 0, dir_fd=folder.fd)
-            case "folder":
-                raise IsADirectoryError(0, "a folder is made, not put")
-            case _:
-                assert_never(entry.type)
-        return put_on_name(folder, staged, entry)
+    def _move_in(self, staged: bytes, path: bytes, *, replaces: bool) -> None:
+        if replaces:
+            self._save(path)
+        folder, name = self.access.at(path)
+        if folder.lookup(name) is not None:
+            raise FileExistsError(0, "what stands there now was not saved")
+        folder.rename(staged, folder, name)
 
     def _adjust(self, operation: Adjust) -> None:
         path, entry = operation.path, operation.entry
-        folder, name = self._at(path)
+        folder, name = self.access.at(path)
         found = folder.stat(name)
         # An inode with other names than it had may be anybody's: a file outside that
         # was linked in. It is not touched; a new file takes the name (case S25).
@@ -345,40 +332,44 @@ class _Work:
         if found.st_nlink <= entry.nlink and (same or found.st_nlink == 1):
             self._blame(path, put_on_name(folder, name, entry))
         elif operation.captured:
-            self.quarantine.take(folder, name, path)
-            self._put(path, entry)
+            self._put(path, entry, replaces=True)
         else:
             self.reasons.setdefault(path, NOT_CAPTURED)
 
-    def _join(self, paths: tuple[bytes, ...], entry: Entry) -> None:
-        keeper = self._find_keeper(paths, entry)
+    def _join(self, operation: Join) -> None:
+        entry = operation.entry
+        keeper = self._find_keeper(operation)
         if keeper is None:
-            keeper = paths[0]
-            self._clear(keeper)
-            self._put(keeper, entry)
-        with self._at(keeper)[0].enter(b".") as home:
+            keeper = operation.path
+            self._put(keeper, entry, replaces=True)
+        with self.access.at(keeper)[0].enter(b".") as home:
             name = keeper.rpartition(b"/")[2]
             kept = home.stat(name)
-            for path in paths:
-                self._attempt(path, lambda one=path: self._link(home, name, kept, one))
+            for path in operation.paths:
+                with self._attempt(path):
+                    self._link(home, name, kept, path)
             self._blame(keeper, put_on_name(home, name, entry))
 
-    def _find_keeper(self, paths: tuple[bytes, ...], entry: Entry) -> bytes | None:
-        """Find a path that still is the file it was; its content has been seen.
+    def _find_keeper(self, operation: Join) -> bytes | None:
+        """Find a path that still is the file it was, also by its content.
 
-        What had other content is in quarantine by now. Not where the file has gained a
-        name that nobody here can take away, for then somebody else holds it too.
+        Not where the file has gained a name that nobody here can take away, for then
+        somebody else holds it too.
         """
+        entry = operation.entry
         there: list[tuple[bytes, int]] = []
-        for path in paths:
+        for path in operation.paths:
+            if path in operation.spoiled:
+                continue
             try:
-                folder, name = self._at(path)
+                folder, name = self.access.at(path)
                 found = folder.stat(name)
             except OSError:
                 continue
             if (found.st_dev, found.st_ino) == (entry.device, entry.inode):
                 there.append((path, found.st_nlink))
-        if not there or there[0][1] - len(there) > entry.nlink - len(paths):
+        elsewhere = entry.nlink - len(operation.paths)
+        if not there or there[0][1] - len(there) > elsewhere:
             return None
         return there[0][0]
 
@@ -386,24 +377,25 @@ class _Work:
         self, home: Folder, name: bytes, kept: os.stat_result, path: bytes
     ) -> None:
         """Make a path another name of a file."""
-        folder, last = self._at(path)
+        folder, last = self.access.at(path)
         found = folder.lookup(last)
-        if found is not None:
-            if (found.st_dev, found.st_ino) == (kept.st_dev, kept.st_ino):
-                return
-            self.quarantine.take(folder, last, path)
+        identity = None if found is None else (found.st_dev, found.st_ino)
+        if identity == (kept.st_dev, kept.st_ino):
+            return
+        staged = staged_name(OWNER)
         os.link(
             home.at(name),
-            folder.at(last),
+            folder.at(staged),
             src_dir_fd=home.fd,
             dst_dir_fd=folder.fd,
             follow_symlinks=False,
         )
-
-    def _clear(self, path: bytes) -> None:
-        folder, name = self._at(path)
-        if folder.lookup(name) is not None:
-            self.quarantine.take(folder, name, path)
+        try:
+            self._move_in(staged, path, replaces=True)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self.access.at(path)[0].unlink(staged)
+            raise
 
     # --- Folders ----------------------------------------------------------------------
 
@@ -413,50 +405,19 @@ class _Work:
         A folder on the way may have to be unlocked for that, and is settled as well.
         """
         done: set[bytes] = set()
-        while todo := (wanted.keys() | self.unlocked) - done:
+        while todo := (wanted.keys() | self.access.unlocked) - done:
             for path in sorted(todo, key=depth, reverse=True):
                 entry = wanted.get(path) or self.manifest.entry(path)
                 done.add(path)
                 if entry is not None:
-                    self._attempt(path, lambda at=path, to=entry: self._settle(at, to))
-        self.unlocked.clear()
+                    with self._attempt(path):
+                        self._settle(path, entry)
+        self.access.unlocked.clear()
 
     def _settle(self, path: bytes, entry: Entry) -> None:
         if path:
             above, _, name = path.rpartition(b"/")
         else:
             above, name = b"", b"."
-        try:
-            folder = self.trail.reach(above)
-        except PermissionError:
-            self._unlock(above)
-            folder = self.trail.reach(above)
+        folder = self.access.reach(above)
         self._blame(path, put_on_name(folder, name, entry))
-
-    def _at(self, path: bytes) -> tuple[Folder, bytes]:
-        """The folder that holds a path, ready to be changed, and the name in it."""
-        above, _, name = path.rpartition(b"/")
-        return self._reach(above), name
-
-    def _reach(self, path: bytes) -> Folder:
-        """Open a folder, giving its owner the rights that the work needs."""
-        try:
-            folder = self.trail.reach(path)
-        except PermissionError:
-            self._unlock(path)
-            folder = self.trail.reach(path)
-        rights = os.R_OK | os.W_OK | os.X_OK
-        if folder.fd is not None and not os.access(b".", rights, dir_fd=folder.fd):
-            with contextlib.suppress(OSError):
-                mode = stat.S_IMODE(folder.own_stat().st_mode)
-                os.chmod(folder.fd, mode | stat.S_IRWXU)
-                self.unlocked.add(path)
-        return folder
-
-    def _unlock(self, path: bytes) -> None:
-        """Give the owner all rights on every folder on the way, from the top down."""
-        parts = path.split(b"/") if path else []
-        for count, name in enumerate(parts):
-            folder = self.trail.reach(b"/".join(parts[:count]))
-            give_owner(folder, name, stat.S_IRWXU)
-            self.unlocked.add(b"/".join(parts[: count + 1]))

@@ -23,7 +23,6 @@ from workspace_guard.snapshot.manifest import (
     Extra,
     Row,
     Stored,
-    is_folder,
     pack_rows,
     row_of,
 )
@@ -161,7 +160,7 @@ def list_folder(folder: Folder, skipped: frozenset[str] = frozenset()) -> Listin
                 continue
             names.append(name)
             rows.append(row)
-            if is_folder(row):
+            if stat.S_ISDIR(row[MODE]):
                 folders.append(os.fsencode(name))
     return listing
 

@@ -73,13 +73,15 @@ def read_record(run: RunFolder) -> RunRecord:
     """
     try:
         content = run.record.read_bytes()
-        digest = run.record_digest.read_text().strip()
+        digest = run.record_digest.read_bytes().strip()
     except FileNotFoundError as error:
         raise RecordMissing(
             f"run {run.run_id}: has no finished record ({error.filename})",
             hint="it is still going on, or was cut off: `wsguard recover` closes it",
         ) from error
-    if hashlib.sha256(content).hexdigest() != digest:
+    except OSError as error:
+        raise RecordDamaged(f"run record {run.record}: {error.strerror}") from error
+    if hashlib.sha256(content).hexdigest().encode() != digest:
         raise RecordDamaged(
             f"run record {run.record}: does not agree with {run.record_digest.name}"
         )

@@ -7,17 +7,17 @@ enough is for `step.judge`.
 from __future__ import annotations
 
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from workspace_guard.files.digest import Unstable, hash_regular
-from workspace_guard.files.relpath import RelPath
-from workspace_guard.files.tree import Folder, walk
-from workspace_guard.step.destinations import LINK_IN_PATH, type_fact
+from workspace_guard.files.tree import Folder
+from workspace_guard.step.destinations import files_of, path_fact, type_fact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from workspace_guard.files.relpath import RelPath
     from workspace_guard.step.contract import Contract
     from workspace_guard.step.stage import StagedInput, StagedStep
     from workspace_guard.step.targets import Target
@@ -77,18 +77,12 @@ def _look_at(step: Folder, target: Target) -> Iterator[TargetState]:
     except FileNotFoundError:
         yield _bad(target, target.path, "missing", "is not there")
     except OSError as error:
-        fact = error.strerror or str(error)
-        if error.errno in LINK_IN_PATH:
-            fact = "a part of its path is a link or no folder"
-        yield _bad(target, target.path, "invalid", fact)
+        yield _bad(target, target.path, "invalid", path_fact(error))
 
 
 def _tree(folder: Folder, target: Target) -> Iterator[TargetState]:
     some = False
-    for found in walk(folder):
-        path = RelPath(target.top.parts + RelPath.of(found.path).parts)
-        if found.is_folder or not target.matches(path):
-            continue
+    for path, found in files_of(target, folder):
         some = True
         yield _file(found.folder, target, path)
     if not some:
@@ -126,48 +120,41 @@ def _refine(
     state: TargetState, contract: Contract, inputs: tuple[StagedInput, ...]
 ) -> TargetState:
     if state.state == "empty" and contract.allow_empty:
-        state = _with(state, "valid", None)
+        state = replace(state, state="valid", reason=None)
     if state.state == "valid" and contract.require_change:
         origin = next((i for i in inputs if i.source == state.destination), None)
         if origin is not None and origin.sha256 == state.sha256:
             fact = f"is byte for byte the input {origin.path.shown}"
-            return _with(state, "unchanged", fact)
+            return replace(state, state="unchanged", reason=fact)
     return state
 
 
-def _with(state: TargetState, name: TargetStateName, reason: str | None) -> TargetState:
-    return TargetState(
-        path=state.path,
-        destination=state.destination,
-        state=name,
-        sha256=state.sha256,
-        size_bytes=state.size_bytes,
-        executable=state.executable,
-        reason=reason,
-    )
-
-
 def _without_collisions(states: list[TargetState]) -> tuple[TargetState, ...]:
-    first: dict[RelPath, RelPath] = {}
-    found: list[TargetState] = []
+    """Name each file once, and refuse files that would take one place."""
+    found: dict[tuple[RelPath, RelPath], TargetState] = {}
+    takers: dict[RelPath, list[RelPath]] = {}
     for state in states:
-        other = first.get(state.destination)
-        if other is None:
-            first[state.destination] = state.path
-            found.append(state)
-        elif other != state.path:
-            fact = f"goes to the same destination as {other.shown}"
-            found.append(_with(state, "invalid", fact))
-    return tuple(found)
+        key = state.path, state.destination
+        if key not in found and state.state != "missing":
+            takers.setdefault(state.destination, []).append(state.path)
+        found.setdefault(key, state)
+
+    def checked(state: TargetState) -> TargetState:
+        rivals = [p for p in takers.get(state.destination, ()) if p != state.path]
+        if not rivals or state.state == "missing":
+            return state
+        fact = f"goes to the same destination as {rivals[0].shown}"
+        return replace(state, state="invalid", reason=fact)
+
+    return tuple(map(checked, found.values()))
 
 
 def _bad(
     target: Target, path: RelPath, state: TargetStateName, reason: str
 ) -> TargetState:
-    inside = path.is_below(target.top)
     return TargetState(
         path=path,
-        destination=target.destination_of(path) if inside else target.destination,
+        destination=target.destination_of(path),
         state=state,
         reason=reason,
     )

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Mode = Literal["auto", "deny", "absorb", "detect"]
 
 GIB = 1 << 30
+_LONGEST_NAME_BYTES = 200
+"""Of a step; file systems take 255."""
 DEFAULT_INPUTS = tuple(
     RelPath((name,)) for name in (b"output.md", b"template.md", b"blackboard.json")
 )
@@ -112,7 +114,7 @@ def read_options(path: Path) -> dict[str, object]:
             return tomllib.load(file)
     except OSError as error:
         raise ContractError(f"{where}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no UTF-8, too deep, too long
         raise ContractError(f"{where}: is no TOML: {error}") from error
 
 
@@ -126,25 +128,35 @@ def contract_from_options(options: Mapping[str, object]) -> Contract:
         ContractError: naming every option that is unknown or has an unlawful value.
     """
     contract = Contract()
-    issues: list[str] = []
+    issues: list[ContractError] = []
     for key, value in options.items():
         reader = OPTIONS.get(key)
         if reader is None:
             near = difflib.get_close_matches(key, OPTIONS, n=1)
             guess = f" (did you mean {near[0]!r}?)" if near else ""
-            issues.append(f"unknown option {key!r}{guess}")
+            issues.append(ContractError(f"unknown option {key!r}{guess}"))
             continue
         try:
             contract = reader(contract, value)
         except ContractError as error:
-            issues.append(error.message)
-        except (TypeError, ValueError) as error:
-            issues.append(f"option {key!r}: {error}")
+            issues.append(error)
+        except (TypeError, ValueError, OverflowError) as error:
+            issues.append(ContractError(f"option {key!r}: {error}"))
     if contract.no_target and contract.targets:
-        issues.append("options 'no_target' and 'target' exclude each other")
+        exclude = "options 'no_target' and 'target' exclude each other"
+        issues.append(ContractError(exclude))
     if issues:
-        raise ContractError("; ".join(issues))
+        raise _as_one(issues)
     return contract
+
+
+def _as_one(issues: list[ContractError]) -> ContractError:
+    """One error for all; a single one stays what it is."""
+    if len(issues) == 1:
+        return issues[0]
+    hints = dict.fromkeys(issue.hint for issue in issues if issue.hint)
+    message = "; ".join(issue.message for issue in issues)
+    return ContractError(message, hint="; ".join(hints) or None)
 
 
 def _text(value: object) -> str:
@@ -163,7 +175,7 @@ def _flag(value: object) -> bool:
 
 def _texts(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
-        return (value,)
+        return (_text(value),)
     if not isinstance(value, list | tuple):
         raise TypeError(f"must be a list of texts, not {value!r}")
     return tuple(_text(item) for item in cast("list[object]", value))
@@ -247,26 +259,30 @@ def lawful_step_name(name: str) -> str:
     """Give back a name that a step's folder may have.
 
     Raises:
-        ContractError: empty, a dot name, with a separator, with a leading dash, or
-            too long.
+        ContractError: empty, a dot name, with a separator or NUL, with a leading dash,
+            or too long.
     """
     problem = None
-    if not name or name in {".", ".."}:
+    if name in {"", ".", ".."}:
         problem = "names no folder of its own"
     elif "/" in name or "\\" in name:
         problem = "holds a path separator"
     elif name.startswith("-"):
         problem = "starts with a dash"
-    elif len(name.encode("utf-8", "surrogateescape")) > 200:  # noqa: PLR2004  # NAME_MAX
-        problem = "is longer than 200 bytes"
+    else:
+        try:
+            if len(bytes(RelPath.parse(name))) > _LONGEST_NAME_BYTES:
+                problem = f"is longer than {_LONGEST_NAME_BYTES} bytes"
+        except UnlawfulPath as error:
+            problem = str(error)
     if problem:
         raise ContractError(f"step name {show_path(name)!r}: {problem}")
     return name
 
 
 def _command_line(value: object) -> tuple[str, ...]:
-    words = shlex.split(value) if isinstance(value, str) else _texts(value)
-    if not words:
+    words = shlex.split(_text(value)) if isinstance(value, str) else _texts(value)
+    if not words or not words[0]:
         raise ValueError("holds no command")
     return tuple(words)
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, NoReturn
 from workspace_guard.errors import ContractError
 from workspace_guard.files.digest import hash_regular
 from workspace_guard.files.relpath import RelPath
-from workspace_guard.files.tree import Folder, walk
+from workspace_guard.files.tree import Folder, Found, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from workspace_guard.step.targets import Target
 
-LINK_IN_PATH = frozenset({errno.ELOOP, errno.ENOTDIR})
+_LINK_IN_PATH = frozenset({errno.ELOOP, errno.ENOTDIR})
 """What the kernel answers when a folder on the way is a link, or a file."""
 
 
@@ -63,15 +63,36 @@ def _baseline(
             continue
         try:
             with top.reach(target.destination) as folder:
-                found = [RelPath.of(f.path) for f in walk(folder) if not f.is_folder]
+                found = [path for path, _ in files_of(target, folder)]
         except FileNotFoundError:
             continue
         except OSError as error:
-            _refuse_destination(target.destination, error.strerror or str(error))
-        for inner in found:
-            if target.matches(RelPath(target.top.parts + inner.parts)):
-                whole = RelPath(target.destination.parts + inner.parts)
-                yield from _destination(top, whole, lenient=False)
+            _refuse_destination(target.destination, path_fact(error))
+        for path in found:
+            yield from _destination(top, target.destination_of(path), lenient=False)
+
+
+def files_of(target: Target, folder: Folder) -> Iterator[tuple[RelPath, Found]]:
+    """Find what a folder or pattern target takes in: all of it that is no folder.
+
+    Args:
+        target: no single file.
+        folder: the target's top in the step, or its destination in the workspace.
+
+    Yields:
+        The path that it has in the step, and what was found; good until the next one.
+
+    Raises:
+        OSError: a folder could not be read.
+    """
+    top = target.top.parts
+
+    def in_step(path: bytes) -> RelPath:
+        return RelPath(top + RelPath.of(path).parts)
+
+    for found in walk(folder, enters=lambda path: target.may_hold(in_step(path))):
+        if not found.is_folder and target.matches(in_step(found.path)):
+            yield in_step(found.path), found
 
 
 def _destination(
@@ -95,9 +116,7 @@ def _destination(
     except FileNotFoundError:
         return
     except OSError as error:
-        fact = error.strerror or str(error)
-        if error.errno in LINK_IN_PATH:
-            fact = "a part of its path is a link or no folder"
+        fact = path_fact(error)
     if not lenient:
         _refuse_destination(path, fact)
     yield path, fact
@@ -108,6 +127,13 @@ def _refuse_destination(path: RelPath, fact: str) -> NoReturn:
         f"destination {path.shown}: {fact}",
         hint="promotion replaces regular files only; name the file itself",
     )
+
+
+def path_fact(error: OSError) -> str:
+    """Say in words why a path could not be walked, or what it leads to not be read."""
+    if error.errno in _LINK_IN_PATH:
+        return "a part of its path is a link or no folder"
+    return error.strerror or str(error)
 
 
 def type_fact(mode: int) -> str:

@@ -9,10 +9,11 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from workspace_guard.errors import StateWriteFailed
+from workspace_guard.errors import JournalDamaged, StateWriteFailed
 from workspace_guard.files.journal import read_sealed, write_sealed
 from workspace_guard.files.relpath import RelPath, path_fields, path_from_fields
 from workspace_guard.files.tree import Folder
+from workspace_guard.step.document import printable
 
 if TYPE_CHECKING:
     from workspace_guard.files.layout import WorkspaceState
@@ -53,11 +54,8 @@ class OpenRun:
             "started_at": self.started_at,
             "mode": self.mode,
             "mode_reason": self.mode_reason,
-            "command": [
-                word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-                for word in self.command
-            ],
-            "step_name": self.step_name,
+            "command": [printable(word) for word in self.command],
+            **path_fields(os.fsencode(self.step_name), "step_name"),
             **path_fields(self.step, "step"),
             **path_fields(self.scratch, "scratch"),
             "destinations": [
@@ -97,10 +95,12 @@ def read_open_run(state: WorkspaceState, run_id: str) -> OpenRun:
     """Read an open run.
 
     Raises:
-        JournalDamaged: it does not agree with its checksum.
+        JournalDamaged: it does not agree with its checksum, or is of another schema.
     """
     with Folder.open(state.journal) as journal:
         document = read_sealed(journal, os.fsencode(run_id) + _SUFFIX)
+    if document.get("schema") != _SCHEMA:
+        raise JournalDamaged(f"open run {run_id}: schema {document.get('schema')!r}")
     rows = cast("list[dict[str, object]]", document["destinations"])
     return OpenRun(
         run_id=run_id,
@@ -109,7 +109,7 @@ def read_open_run(state: WorkspaceState, run_id: str) -> OpenRun:
         mode=str(document["mode"]),
         mode_reason=str(document["mode_reason"]),
         command=tuple(cast("list[str]", document["command"])),
-        step_name=str(document["step_name"]),
+        step_name=os.fsdecode(path_from_fields(document, "step_name")),
         step=path_from_fields(document, "step"),
         scratch=path_from_fields(document, "scratch"),
         destinations={

@@ -6,20 +6,21 @@ of the old file it keeps; which candidates are good enough was said by `step.jud
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workspace_guard.errors import PromotionFailed
+from workspace_guard.errors import PromotionFailed, StateUnusable, show_path
 from workspace_guard.files import journal as journals
 from workspace_guard.files.digest import copy_regular
+from workspace_guard.files.keep import copy_as_is, take_over_attributes
 from workspace_guard.files.layout import make_private
 from workspace_guard.files.relpath import RelPath
 from workspace_guard.files.replace import staged_file, staged_name
-from workspace_guard.files.tree import Folder
+from workspace_guard.files.tree import Folder, NotRegular
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from workspace_guard.files.layout import WorkspaceState
@@ -75,7 +76,7 @@ class PreparedPromotion:
             ):
                 journals.commit(self.group, top, kept, journal)
         except journals.Moved as error:
-            raise DestinationMoved(str(error.filename)) from error
+            raise DestinationMoved(show_path(error.filename)) from error
         except OSError as error:
             raise _failed(error) from error
         return tuple(_promoted(r) for r in self.group.replacements)
@@ -111,35 +112,27 @@ def prepare(
         What can be committed.
 
     Raises:
-        PromotionFailed: a candidate could not be copied, or is not what was judged;
-            nothing that was made for it is left.
+        DestinationMoved: a destination is no longer the file that it was.
+        PromotionFailed: a candidate could not be copied, or is not what was judged.
+            In both cases nothing that was made for them is left.
     """
     run = state.run(run_id)
-    make_private(run.previous)
-    done: list[journals.Replacement] = []
-    made: list[RelPath] = []
-    with (
-        Folder.open(workspace) as top,
-        Folder.open(staged.path) as step,
-        Folder.open(run.previous) as kept,
-    ):
-        try:
+    try:
+        make_private(run.previous)
+        with (
+            Folder.open(workspace) as top,
+            Folder.open(staged.path) as step,
+            Folder.open(run.previous) as kept,
+        ):
             places = _Places(run_id, top, step, kept)
-            for number, target in enumerate(targets):
-                made += _make_parents(top, target.destination.parent)
-                name = str(number).encode()
-                before = staged.baseline.get(target.destination)
-                done.append(_stage_one(places, target, before, name))
-        except OSError as error:
-            group = _group(run_id, done, made)
-            try:
-                journals.rollback(group, top, kept)
-            except OSError as second:
-                error.add_note(f"and undoing it failed too: {second}")
-            raise _failed(error) from error
-    return PreparedPromotion(
-        workspace=workspace, state=state, group=_group(run_id, done, made)
-    )
+            group = _stage_all(places, staged.baseline, targets)
+    except journals.Moved as error:
+        raise DestinationMoved(show_path(error.filename)) from error
+    except OSError as error:
+        raise _failed(error) from error
+    except StateUnusable as error:
+        raise PromotionFailed(f"promotion failed: {error.message}") from error
+    return PreparedPromotion(workspace=workspace, state=state, group=group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,24 +152,45 @@ def _group(
 
 
 def _failed(error: OSError) -> PromotionFailed:
-    where = f"{error.filename}: " if error.filename else ""
-    notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+    # Of a rename the second name tells more: the first is one of ours.
+    name = error.filename2 or error.filename
+    where = f"{show_path(name)}: " if name else ""
+    notes = "".join(f"; {show_path(n)}" for n in getattr(error, "__notes__", ()))
     return PromotionFailed(
         f"promotion failed: {where}{error.strerror or error}{notes}",
         hint="the step still holds its targets; mend the cause and run it again",
     )
 
 
-def _make_parents(top: Folder, path: RelPath) -> list[RelPath]:
-    """Make the folders that a destination lacks; say which were made."""
+def _stage_all(
+    places: _Places, baseline: Mapping[RelPath, str], targets: tuple[TargetState, ...]
+) -> journals.Group:
+    done: list[journals.Replacement] = []
     made: list[RelPath] = []
+    try:
+        for number, target in enumerate(targets):
+            _make_parents(places.top, target.destination.parent, made)
+            name = str(number).encode()
+            before = baseline.get(target.destination)
+            done.append(_stage_one(places, target, before, name))
+    except OSError as error:
+        try:
+            group = _group(places.run_id, done, made)
+            journals.rollback(group, places.top, places.kept)
+        except OSError as second:
+            error.add_note(f"and undoing it failed too: {second}")
+        raise
+    return _group(places.run_id, done, made)
+
+
+def _make_parents(top: Folder, path: RelPath, made: list[RelPath]) -> None:
+    """Make the folders that a destination lacks; add each to `made` at once."""
     for depth in range(1, len(path.parts) + 1):
         inner = RelPath(path.parts[:depth])
         with top.reach(inner.parent) as parent:
             if parent.lookup(inner.name) is None:
                 parent.make_folder(inner.name)
                 made.append(inner)
-    return made
 
 
 def _stage_one(
@@ -215,7 +229,7 @@ def _keep(folder: Folder, name: bytes, kept: Folder, kept_name: bytes) -> None:
     try:
         folder.link(name, kept, kept_name)
     except OSError:
-        journals.copy_as_is(folder, name, kept, kept_name)
+        copy_as_is(folder, name, kept, kept_name)
 
 
 def _staged_copy(
@@ -229,9 +243,20 @@ def _staged_copy(
     with staged_file(folder, name, mode) as fd:
         digest = copy_regular(source, target.path.name, fd)
         if digest.sha256 != target.sha256:
-            raise OSError(0, "changed after it was judged", target.path.shown)
+            raise OSError(0, "changed after it was judged", bytes(target.path))
         if replaces:
-            old = folder.open_regular(target.destination.name)
-            with contextlib.closing(os.fdopen(old, "rb")):
-                journals.take_over_attributes(old, fd)
+            _take_over(folder, target.destination, fd)
     return name
+
+
+def _take_over(folder: Folder, destination: RelPath, fd: int) -> None:
+    """Give a staged file what belongs to the file that it will replace."""
+    try:
+        old = folder.open_regular(destination.name)
+    except (FileNotFoundError, NotRegular) as error:
+        moved = journals.Moved(0, "changed meanwhile", bytes(destination))
+        raise moved from error
+    try:
+        take_over_attributes(old, fd)
+    finally:
+        os.close(old)

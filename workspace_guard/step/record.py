@@ -8,8 +8,9 @@ Source: spec 4, "Run record".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, cast
+import os
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from workspace_guard.containment.base import (
     Enforcement,
@@ -24,6 +25,7 @@ from workspace_guard.containment.base import (
 )
 from workspace_guard.files.relpath import RelPath, path_fields, path_from_fields
 from workspace_guard.step.candidates import TargetState
+from workspace_guard.step.document import Json, graft, printable, unknown_to
 from workspace_guard.step.judge import ESCAPED_NOT_RESTORED, Verdict
 from workspace_guard.step.promote import Promoted
 from workspace_guard.step.stage import StagedInput
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SCHEMA = "workspace-guard/run/1"
-
-Json = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class RunRecord:
     snapshot_id: str | None = None
     """A snapshot of the parent that was kept."""
     unknown: Mapping[str, object] = field(default_factory=lambda: cast("Json", {}))
-    """Fields that this version does not know; they survive a read and a write."""
+    """Fields that this version does not know, at any depth (see `step.document`)."""
 
     @property
     def exit_status(self) -> int:
@@ -85,12 +85,19 @@ class RunRecord:
         return self.verdict.exit_status
 
     def to_json(self) -> Json:
-        """The record as a JSON document."""
+        """The record as a JSON document, in which every text is lawful Unicode."""
+        whole = graft(self._known_fields(), self.unknown)
+        return cast("Json", printable(whole))
+
+    def _known_fields(self) -> Json:
         return {
             "schema": SCHEMA,
             "run_id": self.run_id,
             **path_fields(self.workspace, "workspace"),
-            "step": {"name": self.step_name, **path_fields(self.step_path)},
+            "step": {
+                **path_fields(os.fsencode(self.step_name), "name"),
+                **path_fields(self.step_path),
+            },
             "mode": self.mode,
             "mode_reason": self.mode_reason,
             "enforcement": {
@@ -101,7 +108,7 @@ class RunRecord:
             "started_at": self.started_at,
             "ended_at": self.ended_at,
             "duration_s": self.duration_s,
-            "command": [_printable(word) for word in self.command],
+            "command": list(self.command),
             "runner": _plain(self.runner),
             "inputs": [_input_to_json(i) for i in self.inputs],
             "targets": [_target_to_json(t) for t in self.targets],
@@ -115,7 +122,6 @@ class RunRecord:
             "warnings": list(self.warnings),
             "interrupted_by": self.interrupted_by,
             "snapshot_id": self.snapshot_id,
-            **self.unknown,
         }
 
     @classmethod
@@ -130,29 +136,29 @@ class RunRecord:
             raise ValueError(message)
         step = cast("Json", document["step"])
         strength = cast("dict[str, str]", document["enforcement"])
-        rest = {key: document[key] for key in document.keys() - _KNOWN}
-        return cls(
+        record = cls(
             run_id=str(document["run_id"]),
             workspace=path_from_fields(document, "workspace"),
-            step_name=str(step["name"]),
+            step_name=os.fsdecode(path_from_fields(step, "name")),
             step_path=path_from_fields(step),
             mode=str(document["mode"]),
             mode_reason=str(document["mode_reason"]),
-            enforcement=Strength(**{k: Enforcement(v) for k, v in strength.items()}),
+            enforcement=Strength(
+                **{f.name: Enforcement(strength[f.name]) for f in fields(Strength)}
+            ),
             gaps=tuple(_gap(row) for row in _rows(document, "gaps")),
             started_at=str(document["started_at"]),
             ended_at=str(document["ended_at"]),
             duration_s=cast("float", document["duration_s"]),
             command=tuple(cast("list[str]", document["command"])),
-            runner=RunnerResult(**cast("dict[str, object]", document["runner"])),  # type: ignore[arg-type]  # sealed by the record's digest
+            runner=_value(RunnerResult, document["runner"]),
             inputs=tuple(_input(row) for row in _rows(document, "inputs")),
             targets=tuple(_target(row) for row in _rows(document, "targets")),
             escapes=tuple(_escape(row) for row in _rows(document, "escapes")),
             processes=tuple(
-                Leftover(**row)  # type: ignore[arg-type]  # sealed by the record's digest
-                for row in _rows(document, "processes")
+                _value(Leftover, row) for row in _rows(document, "processes")
             ),
-            usage=Usage(**cast("dict[str, object]", document["usage"])),  # type: ignore[arg-type]  # sealed by the record's digest
+            usage=_value(Usage, document["usage"]),
             verdict=Verdict(document["verdict"]),
             reason=str(document["reason"]),
             promotion=tuple(_promoted(row) for row in _rows(document, "promotion")),
@@ -163,23 +169,21 @@ class RunRecord:
             warnings=tuple(cast("list[str]", document["warnings"])),
             interrupted_by=cast("int | None", document["interrupted_by"]),
             snapshot_id=cast("str | None", document["snapshot_id"]),
-            unknown=rest,
         )
-
-
-_KNOWN = frozenset(
-    {"schema", "workspace", "workspace_bytes", "step"}
-    | {f.name for f in fields(RunRecord)} - {"step_name", "step_path", "unknown"}
-)
-
-
-def _printable(text: str) -> str:
-    """A word of a command that is no UTF-8 cannot stand in JSON; escape its bytes."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        return replace(record, unknown=unknown_to(record.to_json(), document))
 
 
 def _plain(value: object) -> Json:
     return {f.name: getattr(value, f.name) for f in fields(value)}  # type: ignore[arg-type]  # only dataclasses come here
+
+
+_T = TypeVar("_T")
+
+
+def _value(kind: type[_T], row: object) -> _T:
+    """Read a flat value; fields that it does not know are left out."""
+    known = cast("Json", row)
+    return kind(**{f.name: known[f.name] for f in fields(kind) if f.name in known})  # type: ignore[arg-type]  # only dataclasses come here
 
 
 def _rows(document: Json, key: str) -> list[Json]:
@@ -297,7 +301,7 @@ def _escape_to_json(escape: Escape) -> Json:
 
 
 def _escape(row: Json) -> Escape:
-    process = cast("Json | None", row["process"])
+    process = row["process"]
     kept = row["quarantine"]
     return Escape(
         path=path_from_fields(row),
@@ -306,7 +310,7 @@ def _escape(row: Json) -> Escape:
         before=_state(cast("Json | None", row["before"])),
         after=_state(cast("Json | None", row["after"])),
         quarantine=None if kept is None else path_from_fields(row, "quarantine"),
-        process=None if process is None else ProcessName(**process),  # type: ignore[arg-type]  # sealed by the record's digest
+        process=None if process is None else _value(ProcessName, process),
         at=cast("str | None", row["at"]),
         message=cast("str | None", row["message"]),
     )

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workspace_guard.containment.base import Enclosure, Limits, Progress
-from workspace_guard.errors import GuardError, PromotionFailed, RunNotClosed
+from workspace_guard.errors import GuardError, PromotionFailed, RunNotClosed, show_path
+from workspace_guard.files.relpath import RelPath
 from workspace_guard.files.replace import staged_name
 from workspace_guard.files.tree import CHUNK_BYTES, Folder, remove_entry, write_all
 from workspace_guard.step.archive import utc, write_record
@@ -25,11 +26,11 @@ from workspace_guard.step.judge import Facts, Judgement, Policy, Verdict, judge
 from workspace_guard.step.openrun import OpenRun
 from workspace_guard.step.promote import DestinationMoved, Promoted, prepare
 from workspace_guard.step.record import RunRecord
-from workspace_guard.step.stage import TASKS, StagedStep, stage
-from workspace_guard.step.verify import together, verify
+from workspace_guard.step.stage import TASKS, StagedStep, stage, unstage
+from workspace_guard.step.verify import moved_targets, together, verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
     from pathlib import Path
 
     from workspace_guard.containment.base import ContainedRun, Containment, Stdio
@@ -75,8 +76,8 @@ def run_step(site: Site, command: tuple[str, ...], contract: Contract) -> RunRec
     """
     started, begun_s = dt.datetime.now(dt.UTC), time.monotonic()
     site.on_event(Progress(stage="staging"))
-    staged = stage(site.workspace, contract)
     with scratch_folder(site.workspace, site.run) as scratch:
+        staged = stage(site.workspace, contract)
         open_run = _open_run(site, staged, command, utc(started), scratch)
         enclosure = _enclosure(site, staged, contract, scratch)
         with _nothing_left_if_refused(site, staged, open_run):
@@ -92,6 +93,7 @@ def run_step(site: Site, command: tuple[str, ...], contract: Contract) -> RunRec
         )
         judgement, promotion = _promote(site, staged, targets, judgement)
         warnings = _leave_log(site.run, staged)
+        warnings += _misplaced(contained, command)
         if contract.remove_step and judgement.verdict is Verdict.PROMOTED:
             warnings += _remove_step(staged)
     record = RunRecord(
@@ -162,8 +164,11 @@ def _nothing_left_if_refused(
         yield
     except RunNotClosed:
         raise
-    except GuardError:
-        _remove_step(staged)
+    except GuardError as error:
+        try:
+            unstage(site.workspace, staged)
+        except OSError as second:
+            error.add_note(f"and the step {staged.name} stays: {second}")
         if open_run is not None:
             open_run.close(site.state)
         raise
@@ -244,7 +249,7 @@ def _facts(
         runner=contained.runner,
         stopped_for_escape=contained.stopped_for_escape,
         leftovers=contained.processes,
-        moved_targets=contained.moved_targets,
+        moved_targets=moved_targets(staged.targets, contained.moved_targets),
         escapes=contained.escapes,
         gaps=contained.gaps,
         targets=targets,
@@ -273,15 +278,74 @@ def _promote(
     if not judgement.may_promote:
         return judgement, ()
     site.on_event(Progress(stage="promoting"))
+    run_id = site.run.run_id
     try:
-        prepared = prepare(site.workspace, site.state, site.run.run_id, staged, targets)
-        return judgement, prepared.commit()
+        with _times_kept_if_undone(site.workspace, targets):
+            prepared = prepare(site.workspace, site.state, run_id, staged, targets)
+            return judgement, prepared.commit()
     except DestinationMoved as error:
         reason = f"changed in the last moment: {error.destination}"
         return Judgement(verdict=Verdict.CONFLICT, reason=reason), ()
     except PromotionFailed as error:
         verdict = Verdict.PROMOTION_FAILED
         return Judgement(verdict=verdict, reason=error.message), ()
+
+
+@contextlib.contextmanager
+def _times_kept_if_undone(
+    workspace: Path, targets: tuple[TargetState, ...]
+) -> Generator[None]:
+    """Give the folders of the destinations their times back if the block fails.
+
+    What was staged in them has moved them, and not promoting leaves no trace.
+    """
+    paths = {above for target in targets for above in _above(target.destination)}
+    with Folder.open(workspace) as top:
+        before = {path: found for path in paths if (found := _stat_of(top, path))}
+        try:
+            yield
+        except BaseException:
+            for path, found in before.items():
+                _set_time(top, path, found)
+            raise
+
+
+def _above(path: RelPath) -> Iterator[RelPath]:
+    """Every folder on the way to a path, the top itself first."""
+    for depth in range(len(path.parts)):
+        yield RelPath(path.parts[:depth])
+
+
+def _stat_of(top: Folder, path: RelPath) -> os.stat_result | None:
+    try:
+        with top.reach(path) as folder:
+            return folder.own_stat()
+    except OSError:  # a folder that the promotion has to make
+        return None
+
+
+def _set_time(top: Folder, path: RelPath, wanted: os.stat_result) -> None:
+    # A folder that went away meanwhile, or is another's, keeps the time that it has.
+    with contextlib.suppress(OSError), top.reach(path) as folder:
+        if folder.own_stat().st_mtime_ns != wanted.st_mtime_ns:
+            where = folder.path if folder.fd is None else folder.fd
+            os.utime(where, ns=(wanted.st_atime_ns, wanted.st_mtime_ns))
+
+
+def _misplaced(contained: ContainedRun, command: tuple[str, ...]) -> tuple[str, ...]:
+    """Say of a failed command which of its words is a file here and not in the step.
+
+    Whoever writes `-- python3 agent.py` means the file beside them, and the command
+    looks for it in its own folder.
+    """
+    if contained.runner.error not in {"not_found", "not_executable", "exit"}:
+        return ()
+    return tuple(
+        f"{show_path(word)} is a file in your working folder; the command runs in the "
+        "step's: give its whole path"
+        for word in command
+        if not os.path.isabs(word) and not word.startswith("-") and os.path.isfile(word)
+    )
 
 
 def _leave_log(run: RunFolder, staged: StagedStep) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ anything here fails, what was built is gone again and the workspace is as it was
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -18,16 +19,13 @@ from workspace_guard.errors import (
     InputError,
     StepNameTaken,
     WorkspaceUnusable,
+    show_path,
 )
 from workspace_guard.files.digest import Unstable, copy_regular
 from workspace_guard.files.relpath import RelPath
 from workspace_guard.files.tree import Folder, NotRegular, remove_entry, write_all
 from workspace_guard.step.contract import DEFAULT_INPUTS, lawful_step_name
-from workspace_guard.step.destinations import (
-    LINK_IN_PATH,
-    hash_destinations,
-    type_fact,
-)
+from workspace_guard.step.destinations import hash_destinations, path_fact, type_fact
 from workspace_guard.step.targets import Target, require_distinct
 from workspace_guard.step.tasktext import TaskText, localise, render
 
@@ -38,6 +36,10 @@ if TYPE_CHECKING:
     from workspace_guard.step.contract import Contract
 
 TASKS = b"tasks"
+_NO_ROOM = frozenset(
+    {errno.ENOSPC, errno.EROFS, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+)
+"""What the copy of an input can fail with that is no fault of the input."""
 _DEFAULT_TARGET = Target.parse("output.md")
 
 
@@ -67,6 +69,8 @@ class StagedStep:
     baseline: dict[RelPath, str]
     """SHA-256 of every destination that was there when the step was built."""
     task: TaskText
+    made_tasks: bool = False
+    """Whether the workspace had no `tasks` folder before."""
 
 
 def stage(workspace: Path, contract: Contract) -> StagedStep:
@@ -83,18 +87,33 @@ def stage(workspace: Path, contract: Contract) -> StagedStep:
         ContractError: no target, or destinations that cannot be.
         InputError: an input is missing, linked, no regular file, or moves.
         StepNameTaken: the folder is there already.
-        GuardError, OSError: in every case the half-built step is gone.
+        WorkspaceUnusable: it cannot be read, or nothing be written in it.
+        GuardError: in every case the half-built step is gone, and the folders above
+            it have the times that they had.
     """
+    try:
+        return _stage(workspace, contract)
+    except OSError as error:
+        where = f"{show_path(error.filename)}: " if error.filename else ""
+        raise WorkspaceUnusable(
+            workspace,
+            f"no step can be built: {where}{path_fact(error)}",
+            hint="mend that, or choose another workspace",
+        ) from error
+
+
+def _stage(workspace: Path, contract: Contract) -> StagedStep:
     with Folder.open(workspace) as top:
         targets = targets_of(top, contract)
         baseline = hash_destinations(top, targets)
         sources = sources_of(top, contract)
-        with _new_step(workspace, top, contract) as (name, step):
+        with _new_step(workspace, top, contract) as (name, step, made_tasks):
             inputs = tuple(_copy_input(top, step, source) for source in sources)
             task = localise(
                 contract.task, {bytes(i.source): bytes(i.path) for i in inputs}
             )
-            _write(step, b"TASK.md", render(task, inputs, targets).encode("utf-8"))
+            text = render(task, inputs, targets)
+            _write(step, b"TASK.md", text.encode("utf-8", "surrogateescape"))
             # The name in our handle is the path that it was opened with.
             path = workspace / TASKS.decode() / name
             relative: RelPath | None = RelPath((TASKS, os.fsencode(name)))
@@ -109,7 +128,27 @@ def stage(workspace: Path, contract: Contract) -> StagedStep:
         targets=targets,
         baseline=baseline,
         task=task,
+        made_tasks=made_tasks,
     )
+
+
+def unstage(workspace: Path, staged: StagedStep) -> None:
+    """Take a step away again that nothing has run in; the times above it stay.
+
+    Raises:
+        OSError: something of it could not be removed.
+    """
+    with contextlib.ExitStack() as stack:
+        if staged.relative is None:
+            parent = stack.enter_context(Folder.open(staged.path.parent))
+        else:
+            top = stack.enter_context(Folder.open(workspace))
+            stack.enter_context(_times_kept(top))
+            parent = stack.enter_context(top.enter(TASKS))
+            if staged.made_tasks:
+                stack.callback(_remove_tasks, top)
+            stack.enter_context(_times_kept(parent))
+        remove_entry(parent, os.fsencode(staged.name))
 
 
 def targets_of(top: Folder, contract: Contract) -> tuple[Target, ...]:
@@ -191,16 +230,13 @@ def _copy_input(top: Folder, step: Folder, source: RelPath) -> StagedInput:
     except NotRegular as error:
         raise InputError(bytes(source), "is no regular file") from error
     except OSError as error:
-        raise InputError(bytes(source), _input_fact(error)) from error
+        if error.errno in _NO_ROOM:
+            raise
+        fact = f"cannot be copied: {path_fact(error)}"
+        raise InputError(bytes(source), fact) from error
     return StagedInput(
         source=source, path=path, sha256=digest.sha256, size_bytes=digest.size_bytes
     )
-
-
-def _input_fact(error: OSError) -> str:
-    if error.errno in LINK_IN_PATH:
-        return "a part of its path is a link or no folder"
-    return f"cannot be read: {error.strerror or error}"
 
 
 def _seal(folder: Folder, name: bytes, fd: int) -> None:
@@ -214,16 +250,21 @@ def _seal(folder: Folder, name: bytes, fd: int) -> None:
 @contextlib.contextmanager
 def _new_step(
     workspace: Path, top: Folder, contract: Contract
-) -> Generator[tuple[str, Folder]]:
+) -> Generator[tuple[str, Folder, bool]]:
     """Make the step's folder; take it away again if the block fails.
 
     The folders above it get their times back, so that building a step is no change of
     the parent that anybody would have to explain.
+
+    Yields:
+        The step's name, its folder, and whether `tasks` was made for it.
     """
     with contextlib.ExitStack() as stack:
+        made_tasks = False
         if contract.step_dir is None:
             stack.enter_context(_times_kept(top))
-            parent = stack.enter_context(_tasks_folder(workspace, top))
+            tasks = _tasks_folder(workspace, top)
+            parent, made_tasks = stack.enter_context(tasks)
             stack.enter_context(_times_kept(parent))
         else:
             parent = stack.enter_context(Folder.open(contract.step_dir))
@@ -231,7 +272,7 @@ def _new_step(
         raw = os.fsencode(name)
         try:
             with parent.enter(raw) as step:
-                yield name, step
+                yield name, step, made_tasks
         except BaseException as error:
             try:
                 remove_entry(parent, raw)
@@ -241,35 +282,30 @@ def _new_step(
 
 
 @contextlib.contextmanager
-def _tasks_folder(workspace: Path, top: Folder) -> Generator[Folder]:
-    made = top.lookup(TASKS) is None
-    if made:
-        _make_tasks(workspace, top)
-    try:
-        tasks = top.enter(TASKS)
-    except OSError as error:
+def _tasks_folder(workspace: Path, top: Folder) -> Generator[tuple[Folder, bool]]:
+    found = top.lookup(TASKS)
+    if found is not None and not stat.S_ISDIR(found.st_mode):
+        fact = "is a link" if stat.S_ISLNK(found.st_mode) else "is no folder"
         raise WorkspaceUnusable(
-            workspace, f"its tasks folder cannot be used: {error.strerror}"
-        ) from error
-    with tasks:
+            workspace, f"its tasks {fact}", hint="steps are built in a folder tasks/"
+        )
+    made = found is None
+    if made:
+        with contextlib.suppress(FileExistsError):  # another run was faster
+            top.make_folder(TASKS)
+    with top.enter(TASKS) as tasks:
         try:
-            yield tasks
+            yield tasks, made
         except BaseException:
-            if made:  # somebody else may have put something there meanwhile
-                with contextlib.suppress(OSError):
-                    top.remove_folder(TASKS)
+            if made:
+                _remove_tasks(top)
             raise
 
 
-def _make_tasks(workspace: Path, top: Folder) -> None:
-    try:
-        top.make_folder(TASKS)
-    except FileExistsError:
-        return  # another run was faster
-    except OSError as error:
-        raise WorkspaceUnusable(
-            workspace, f"no tasks folder can be made in it: {error.strerror}"
-        ) from error
+def _remove_tasks(top: Folder) -> None:
+    # Somebody else may have put something there meanwhile; then it stays.
+    with contextlib.suppress(OSError):
+        top.remove_folder(TASKS)
 
 
 @contextlib.contextmanager
@@ -293,21 +329,23 @@ def _make_named(parent: Folder, contract: Contract) -> str:
             parent.make_folder(os.fsencode(name))
         except FileExistsError as error:
             raise StepNameTaken(
-                f"step {name}: {parent.path.decode(errors='replace')} has it already",
+                f"step {show_path(name)}: {show_path(parent.path)} has it already",
                 hint="choose another --name, or leave it out to get the next number",
             ) from error
         return name
+    number = _next_number(parent, contract.name_prefix)
     while True:
-        name = f"{contract.name_prefix}_{_next_number(parent, contract.name_prefix)}"
+        name = f"{contract.name_prefix}_{number}"
         try:
             parent.make_folder(os.fsencode(name))
         except FileExistsError:
-            continue  # another run has just taken that number
-        return name
+            number += 1  # another run has just taken that one
+        else:
+            return name
 
 
 def _next_number(parent: Folder, prefix: str) -> int:
-    pattern = re.compile(re.escape(os.fsencode(prefix)) + rb"_(\d{1,9})")
+    pattern = re.compile(re.escape(os.fsencode(prefix)) + rb"_(\d+)")
     found = (pattern.fullmatch(name) for name in parent.names())
     return max((int(match[1]) for match in found if match), default=0) + 1
 

@@ -21,18 +21,23 @@ if TYPE_CHECKING:
 _UP = "../../"  # from tasks/<name>/ to the workspace
 # A path ends where no further part of a name follows; a full stop ends a sentence
 # unless a letter follows it. Letters of other scripts (as in "output.md文件") do not
-# continue a path: texts in Chinese put no blanks around one.
+# continue a path that has its suffix: texts in Chinese put no blanks around one.
 _BEFORE = r"(?<![A-Za-z0-9_./\\-])(?:\./)?"
-_AFTER = r"(?![A-Za-z0-9_/-]|\.[A-Za-z0-9])"
-_WORD = re.compile(r"[^\s\"'`<>、，。；：()（）]+")
+_AFTER = r"(?![A-Za-z0-9_/\\~-]|\.[A-Za-z0-9_])"
+_AFTER_WITHOUT_SUFFIX = r"(?![\w/\\~-]|\.\w)"
+# What ends a path in a warning: blanks, quotes and brackets, also those of Chinese.
+_WORD = re.compile(
+    r"[^\s\"'`<>()\[\]{},;:!?|&"
+    r"\u2018-\u201f\u2026\u3000-\u303f\uff01-\uff0f\uff1a-\uff20]+"
+)
 _UPWARDS = re.compile(
-    r"^\.\.$|(?<![A-Za-z0-9_.])\.\.(?=[/\\])|(?<=[/\\])\.\.(?![A-Za-z0-9_.])"
+    r"(?<![\w./\\])\.\.(?![\w.])"
+    r"|(?<![A-Za-z0-9_.])\.\.(?=[/\\])"
+    r"|(?<=[/\\])\.\.(?![A-Za-z0-9_.])"
 )
 
 
 class _Input(Protocol):
-    @property
-    def source(self) -> RelPath: ...
     @property
     def path(self) -> RelPath: ...
 
@@ -63,7 +68,8 @@ def localise(text: str, inputs: Mapping[bytes, bytes]) -> TaskText:
     # Longest first, so that a/output.md is not taken for output.md.
     for source in sorted(inputs, key=len, reverse=True):
         parent, local = _UP + os.fsdecode(source), os.fsdecode(inputs[source])
-        pattern = re.compile(_BEFORE + re.escape(parent) + _AFTER)
+        after = _AFTER if b"." in os.path.basename(source) else _AFTER_WITHOUT_SUFFIX
+        pattern = re.compile(_BEFORE + re.escape(parent) + after)
         if pattern.search(text):
             rewritten[parent] = local
             text = local.join(pattern.split(text))
@@ -88,12 +94,12 @@ def render(task: TaskText, inputs: Sequence[_Input], targets: Sequence[Target]) 
     lines += ["## Inputs", ""]
     if inputs:
         lines += ["Read-only copies, made for this step:", ""]
-        lines += [f"- `{i.path.shown}` (from `{i.source.shown}`)" for i in inputs]
+        lines += [f"- {_code(staged.path.shown)}" for staged in inputs]
     else:
         lines += ["None."]
     lines += ["", "## What to leave here", ""]
     if targets:
-        lines += [f"- `{target.path.shown}`{_kind(target)}" for target in targets]
+        lines += [f"- {_code(target.path.shown)}{_kind(target)}" for target in targets]
     else:
         lines += ["Nothing in particular."]
     lines += [
@@ -106,6 +112,19 @@ def render(task: TaskText, inputs: Sequence[_Input], targets: Sequence[Target]) 
         "",
     ]
     return "\n".join(lines)
+
+
+def _code(text: str) -> str:
+    """Spell a code span that holds exactly this text.
+
+    Source: CommonMark 0.31, "Code spans".
+    """
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * (longest + 1)
+    # One blank at both ends is taken away again by whoever reads it.
+    edges = {text[:1], text[-1:]}
+    pad = " " if "`" in edges or edges == {" "} else ""
+    return f"{fence}{pad}{text}{pad}{fence}"
 
 
 def _kind(target: Target) -> str:

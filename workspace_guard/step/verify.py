@@ -10,6 +10,8 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from workspace_guard.errors import show_path
+from workspace_guard.files.relpath import RelPath
 from workspace_guard.files.stamp import moved, stamp
 from workspace_guard.files.tree import Folder
 from workspace_guard.step.judge import Verification
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from workspace_guard.containment.base import ContainedRun, Enclosure
     from workspace_guard.step.contract import Contract
+    from workspace_guard.step.targets import Target
 
 
 def verify(
@@ -44,10 +47,26 @@ def verify(
         checked = contain(replace(enclosure, quarantine=aside), contract.verify)
         after = stamp(step, enclosure.selections)
     fault = _fault(checked)
-    changed = moved(before, after)
+    changed = moved_targets(contract.targets, moved(before, after))
     if fault is None and changed:
-        fault = f"changed {changed[0].decode('utf-8', 'backslashreplace')}"
+        fault = f"changed {show_path(changed[0])}"
     return Verification(command=shlex.join(contract.verify), fault=fault), checked
+
+
+def moved_targets(
+    targets: tuple[Target, ...], moved_paths: tuple[bytes, ...]
+) -> tuple[bytes, ...]:
+    """Those of the paths in a step that belong to a target.
+
+    Args:
+        targets: of the contract; none stands for the default one, a single file.
+        moved_paths: at or below the tops of the targets.
+    """
+    return tuple(
+        path
+        for path in moved_paths
+        if not targets or any(t.matches(RelPath.of(path)) for t in targets)
+    )
 
 
 def _fault(checked: ContainedRun) -> str | None:

@@ -47,12 +47,21 @@ def state_layout(state_dir: str | os.PathLike[str] | None = None) -> StateLayout
 
     Args:
         state_dir: None takes what `platformdirs` says.
+
+    Raises:
+        StateUnusable: it can be no path, or this user has no place of its own.
     """
     if state_dir is not None:
-        return StateLayout(Path(state_dir).absolute().resolve())
+        given = Path(state_dir)
+        try:
+            return StateLayout(given.absolute().resolve())
+        except (OSError, RuntimeError, ValueError) as error:  # a loop, or NUL
+            raise StateUnusable(given, f"cannot be reached: {error}") from error
     import platformdirs  # noqa: PLC0415  # only where no folder was given
 
     found = platformdirs.user_state_path("workspace-guard", appauthor=False)
+    if not found.is_absolute():
+        raise StateUnusable(found, "this user has no home folder that is known")
     return StateLayout(found.resolve())
 
 
@@ -243,13 +252,27 @@ def _lawful_workspace(path: Path, *, force: bool) -> Path:
         raise WorkspaceUnusable(
             path, f"is a link to {real}", hint="name that folder, or say --force"
         )
-    home = Path.home().resolve()
-    if real == Path(real.anchor) or real == home:
-        which = "the home folder" if real == home else "the root of the file system"
-        raise WorkspaceUnusable(
-            path, f"is {which}", hint="name a folder in it, or say --force"
-        )
+    _require_small(path, real)
     return real
+
+
+def _require_small(path: Path, real: Path) -> None:
+    """Refuse the places that hold far more than one document's work."""
+    for place, name in (
+        (Path(real.anchor), "the root of the file system"),
+        (_home(), "the home folder"),
+    ):
+        if real == place:
+            raise WorkspaceUnusable(
+                path, f"is {name}", hint="name a folder in it, or say --force"
+            )
+
+
+def _home() -> Path | None:
+    try:
+        return Path.home().resolve()
+    except (OSError, RuntimeError):  # an account without one, as containers have them
+        return None
 
 
 def _require_apart(workspace: Path, state: Path) -> None:
