@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from accounts import ORDINARY_UID, is_root
 from listing import TreeState, tree_state
 
 from workspace_guard.files.tree import Folder
@@ -18,7 +19,8 @@ from workspace_guard.snapshot.restore import Restoration, restore
 from workspace_guard.snapshot.store import Snapshot, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 DEADLINE_S = 10.0
 
@@ -84,9 +86,7 @@ class Ground:
 
     def kinds(self, manifest: Manifest) -> dict[bytes, str]:
         """The kind of change of each path that differs."""
-        return {
-            change.path: change.kind for change in self.compare(manifest).changes
-        }
+        return {change.path: change.kind for change in self.compare(manifest).changes}
 
     def restore(
         self,
@@ -126,6 +126,24 @@ class Ground:
 def _content(top: Path, path: bytes) -> bytes:
     with open(os.path.join(os.fsencode(top), path), "rb") as file:
         return file.read()
+
+
+@contextlib.contextmanager
+def as_ordinary() -> Iterator[None]:
+    """Do the block as an ordinary user: root's rights are laid down for it."""
+    if not is_root():
+        yield
+        return
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(ORDINARY_UID)
+    os.seteuid(ORDINARY_UID)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
 
 
 def grow_old(top: Path) -> None:

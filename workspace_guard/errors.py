@@ -57,12 +57,16 @@ class ContractError(GuardError):
 
     exit_status = 10
     msgid = "contract-invalid"
+    usual_hint = "`wsguard run --help` says what each option takes"
 
 
 class TargetPathError(ContractError):
     """A target or destination path that no step may have."""
 
     msgid = "target-path-invalid"
+    usual_hint = (
+        "name it relative to the step; another place in the workspace goes after ="
+    )
 
     def __init__(self, path: PathLike, fact: str, *, hint: str | None = None) -> None:
         super().__init__(f"target {show_path(path)!r}: {fact}", hint=hint)
@@ -73,6 +77,7 @@ class InputError(GuardError):
 
     exit_status = 10
     msgid = "input-unusable"
+    usual_hint = "an input is a regular file, named relative to the workspace"
 
     def __init__(self, path: PathLike, fact: str, *, hint: str | None = None) -> None:
         super().__init__(f"input {show_path(path)}: {fact}", hint=hint)
@@ -83,6 +88,7 @@ class StepNameTaken(GuardError):
 
     exit_status = 10
     msgid = "step-name"
+    usual_hint = "choose another --name"
 
 
 class WorkspaceUnusable(GuardError):
@@ -90,6 +96,7 @@ class WorkspaceUnusable(GuardError):
 
     exit_status = 11
     msgid = "workspace-unusable"
+    usual_hint = "name another folder with -w/--workspace"
 
     def __init__(self, path: PathLike, fact: str, *, hint: str | None = None) -> None:
         super().__init__(f"workspace {show_path(path)}: {fact}", hint=hint)
@@ -181,6 +188,7 @@ class RecordDamaged(GuardError):
 
     exit_status = 51
     msgid = "record-damaged"
+    usual_hint = "nothing is done by it; the run's other files are beside it"
 
 
 class StoreDamaged(GuardError):
@@ -188,6 +196,9 @@ class StoreDamaged(GuardError):
 
     exit_status = 52
     msgid = "store-damaged"
+    usual_hint = (
+        "nothing was restored from it; `wsguard recover --accept-current` gives it up"
+    )
 
 
 class StoreIncomplete(GuardError):
@@ -195,6 +206,9 @@ class StoreIncomplete(GuardError):
 
     exit_status = 53
     msgid = "store-incomplete"
+    usual_hint = (
+        "nothing was restored from it; `wsguard recover --accept-current` gives it up"
+    )
 
 
 class JournalDamaged(GuardError):
@@ -202,6 +216,9 @@ class JournalDamaged(GuardError):
 
     exit_status = 54
     msgid = "journal-damaged"
+    usual_hint = (
+        "nothing was changed; `wsguard recover --accept-current` gives the run up"
+    )
 
 
 class StateWriteFailed(GuardError):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from capabilities import ACL_ATTRIBUTE, access_list, has, require
+from capabilities import require
 from guarded import GOOD, House
 from listing import changes
 from sample import DOCUMENT, FILES
@@ -589,30 +589,6 @@ def test_step_when_every_rule_holds_then_promoted(house: House) -> None:
     assert kept.read_bytes() == OLD
     assert house.journal == []
     assert house.snapshots == []
-
-
-@pytest.mark.slow
-@pytest.mark.case("S56")
-def test_document_when_replaced_then_keeps_mode_owner_and_attributes(
-    house: House,
-) -> None:
-    """A new version is as readable as the old one was."""
-    path = house.workspace / "output.md"
-    path.chmod(0o664)
-    if has("root"):
-        os.chown(path, 12345, 54321)
-    if has("acl"):
-        os.setxattr(path, ACL_ATTRIBUTE, access_list(reader_uid=12345))
-    before = house.look()[b"output.md"]
-    found, _ = outcome(house, GOOD)
-    after = house.look()[b"output.md"]
-
-    assert found == PROMOTED
-    assert (before.mode, before.owner, before.xattrs) == (
-        after.mode,
-        after.owner,
-        after.xattrs,
-    )
 
 
 def test_step_when_many_targets_are_good_then_all_are_promoted(house: House) -> None:

@@ -10,7 +10,9 @@ import socket
 import stat
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pytest
 from accounts import is_root
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -22,9 +24,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from listing import TreeState, tree_state
-from snapshots import Ground, grow_old
+from snapshots import Ground, as_ordinary, grow_old
 
 from workspace_guard.files.tree import Folder, remove_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 EXAMPLES = int(os.environ.get("WORKSPACE_GUARD_TEST_EXAMPLES", "200"))
 OLD_NS = 1_700_000_000_123_456_789
@@ -55,10 +60,15 @@ class TreeEdits(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.place = Path(tempfile.mkdtemp(prefix="wsguard-machine-"))
-        self.ground = Ground.make(self.place)
+        with self.acting():
+            self.place = Path(tempfile.mkdtemp(prefix="wsguard-machine-"))
+            self.ground = Ground.make(self.place)
         self.root = os.fsencode(self.ground.top)
         self.is_edited = False
+
+    def acting(self) -> contextlib.AbstractContextManager[None]:
+        """Whoever works on the tree."""
+        return contextlib.nullcontext()
 
     def teardown(self) -> None:
         """Undo what is left to be undone, and leave nothing behind."""
@@ -72,6 +82,14 @@ class TreeEdits(RuleBasedStateMachine):
     @initialize(aged=st.booleans())
     def build(self, aged: bool) -> None:
         """Build the tree and take its snapshot, of a young tree or an old one."""
+        with self.acting():
+            self._build()
+            if aged:
+                grow_old(self.ground.top)
+            self.snapshot = self.ground.take()
+        self.before = self.ground.state()
+
+    def _build(self) -> None:
         ground = self.ground
         ground.put(b"file", b"ONE\n").chmod(0o640)
         ground.put(b"sub/a", b"TWO\n").chmod(0o4755)
@@ -93,10 +111,6 @@ class TreeEdits(RuleBasedStateMachine):
                 when += 60 * 10**9
                 path = os.path.join(folder, name)
                 os.utime(path, ns=(when, when), follow_symlinks=False)
-        if aged:
-            grow_old(ground.top)
-        self.before = ground.state()
-        self.snapshot = ground.take()
 
     # --- What is edited ---------------------------------------------------------------
 
@@ -118,18 +132,24 @@ class TreeEdits(RuleBasedStateMachine):
         """A name in one of the folders."""
         return os.path.join(self.folder(number), name)
 
-    def editing(self) -> contextlib.suppress:
+    @contextlib.contextmanager
+    def editing(self) -> Iterator[None]:
         """Take note of an edit; the kernel may well refuse it."""
         self.is_edited = True
-        return contextlib.suppress(OSError)
+        with self.acting(), contextlib.suppress(OSError):
+            yield
 
     # --- Edits ------------------------------------------------------------------------
 
     @rule(number=pick, name=names, content=contents)
     def write(self, number: int, name: bytes, content: bytes) -> None:
         """Write a file, new or not, through whatever stands there."""
-        with self.editing(), open(self.new(number, name), "wb") as file:
-            file.write(content)
+        path = self.new(number, name)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK
+        with self.editing():
+            fd = os.open(path, flags)
+            os.write(fd, content)
+            os.close(fd)
 
     @rule(number=pick)
     def change_in_place(self, number: int) -> None:
@@ -174,7 +194,7 @@ class TreeEdits(RuleBasedStateMachine):
         with self.editing():
             os.utime(self.path(number), ns=(when, when), follow_symlinks=False)
 
-    @precondition(lambda _self: is_root())
+    @precondition(lambda self: is_root() and type(self) is TreeEdits)
     @rule(number=pick, owner=st.sampled_from((0, 12345)))
     def chown(self, number: int, owner: int) -> None:
         """Change the owner."""
@@ -274,13 +294,15 @@ class TreeEdits(RuleBasedStateMachine):
     def restore(self) -> None:
         """Put the tree back: nothing differs, and nothing outside was touched."""
         outside = without_links(tree_state(self.ground.outside))
-        done = self.ground.restore(self.snapshot)
-        assert {} == done.unrestored
-        assert () == done.gaps
+        with self.acting():
+            done = self.ground.restore(self.snapshot)
+        assert done.unrestored == {}
+        assert done.gaps == ()
         assert self.before == self.ground.state()
         assert outside == without_links(tree_state(self.ground.outside))
-        again = self.ground.compare(self.snapshot.manifest)
-        assert ((), (), ()) == (again.changes, again.moved_folders, again.gaps)
+        with self.acting():
+            again = self.ground.compare(self.snapshot.manifest)
+        assert (again.changes, again.moved_folders, again.gaps) == ((), (), ())
         self.is_edited = False
 
 
@@ -289,11 +311,21 @@ def without_links(state: TreeState) -> TreeState:
     return {path: dataclasses.replace(look, links=0) for path, look in state.items()}
 
 
-def test_restore_when_anything_was_done_to_a_tree_then_leaves_no_difference() -> None:
+class TreeEditsAsOrdinary(TreeEdits):
+    """The same by somebody whom modes can keep out."""
+
+    def acting(self) -> contextlib.AbstractContextManager[None]:
+        """Whoever works on the tree."""
+        return as_ordinary()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", [TreeEdits, TreeEditsAsOrdinary])
+def test_restore_when_anything_was_done_to_a_tree_then_leaves_no_difference(
+    machine: type[TreeEdits],
+) -> None:
     """No sequence of edits is beyond comparison and restore."""
     run_state_machine_as_test(
-        TreeEdits,
-        settings=settings(
-            max_examples=EXAMPLES, stateful_step_count=20, deadline=None
-        ),
+        machine,
+        settings=settings(max_examples=EXAMPLES, stateful_step_count=20, deadline=None),
     )

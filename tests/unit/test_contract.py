@@ -278,9 +278,7 @@ def test_option_when_it_alone_is_wrong_then_its_own_error_is_raised() -> None:
     assert caught.value.hint == r"write an '=' in a name as \="
 
 
-def test_options_when_no_target_and_a_target_are_given_then_they_exclude_each_other() -> (  # noqa: E501
-    None
-):
+def test_target_when_no_target_is_said_too_then_is_refused() -> None:
     """A step that must leave something cannot be one that need not."""
     expected = "options 'no_target' and 'target' exclude each other"
     assert expected == refusal(no_target=True, target="a.md")

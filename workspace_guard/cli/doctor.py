@@ -15,13 +15,21 @@ import click
 
 from workspace_guard import __version__
 from workspace_guard.cli.main import Globals
-from workspace_guard.cli.output import leave, print_json, reported, shown_home
+from workspace_guard.cli.output import (
+    SpeakingCommand,
+    leave,
+    print_json,
+    reported,
+    shown_home,
+)
 
 if TYPE_CHECKING:
     from workspace_guard.containment.choose import ModeReport
 
 
-@click.command(name="doctor", epilog="\b\nExample:\n  wsguard doctor --json")
+@click.command(
+    name="doctor", cls=SpeakingCommand, epilog="\b\nExample:\n  wsguard doctor --json"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:

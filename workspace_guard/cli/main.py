@@ -6,15 +6,17 @@ Room: cli. Knows the names of the commands and the options that all of them shar
 from __future__ import annotations
 
 import importlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from workspace_guard import __version__
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Mapping
 
 _COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -67,4 +69,6 @@ class _LazyGroup(click.Group):
 @click.pass_context
 def cli(ctx: click.Context, state_dir: Path | None) -> None:
     """Run any command as a contained step; promote its output all at once or not."""
+    # A name that the terminal's encoding lacks is no reason to fail.
+    cast("io.TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
     ctx.obj = Globals(state_dir)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from workspace_guard.cli.main import Globals
-from workspace_guard.cli.output import leave, print_json, reported
+from workspace_guard.cli.output import SpeakingCommand, leave, print_json, reported
 from workspace_guard.errors import RecoveryConflict, show_path
 from workspace_guard.files.relpath import path_fields
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 @click.command(
     name="recover",
+    cls=SpeakingCommand,
     epilog=(
         "\b\nExample:\n  wsguard recover report/\n\n"
         "\b\nExit status:\n  0 all is whole, or nothing was open\n"

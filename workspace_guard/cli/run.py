@@ -1,7 +1,6 @@
 """`run`: one contained step, from the command line.
 
-Room: cli. Reads options and a contract file into one contract, and shows a run to
-whoever waits for it.
+Room: cli. Has the options, and shows a run to whoever waits for it.
 """
 
 from __future__ import annotations
@@ -11,15 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
+from workspace_guard.cli.call import RunCall
 from workspace_guard.cli.main import Globals
-from workspace_guard.cli.output import leave, print_json, reported
-from workspace_guard.errors import ContractError, show_path
-from workspace_guard.step.contract import contract_from_options, read_options
+from workspace_guard.cli.output import (
+    SpeakingCommand,
+    complain,
+    leave,
+    print_json,
+    reported,
+)
+from workspace_guard.errors import StateWriteFailed, show_path
 
 if TYPE_CHECKING:
-    from workspace_guard.step.contract import Contract
     from workspace_guard.step.record import RunRecord
     from workspace_guard.step.workspace import Workspace
 
@@ -40,11 +43,13 @@ Exit status:
   50-59 record or store broken   130, 143 interrupted
 """
 
-# What is not a matter of the contract: where, how to show it, what it needs around.
-_OF_THE_CALL = frozenset({"workspace", "task_file", "wait", "record", "force"})
 
-
-@click.command(name="run", epilog=_EPILOG, short_help="Run a command as one step.")
+@click.command(
+    name="run",
+    cls=SpeakingCommand,
+    epilog=_EPILOG,
+    short_help="Run a command as one step.",
+)
 @click.option(
     "-w",
     "--workspace",
@@ -174,7 +179,6 @@ def command(
     ctx: click.Context,
     /,
     contract_file: Path | None,
-    explain: bool,
     as_json: bool,
     quiet: bool,
     command: tuple[str, ...],
@@ -186,68 +190,35 @@ def command(
     only if the command succeeded, nothing escaped and every target is really there.
     """
     with reported(as_json=as_json):
-        options = _merged(ctx, contract_file, given)
-        contract = _contract(options)
+        call = RunCall.of(ctx, contract_file, given)
         from workspace_guard.step import workspace as door  # noqa: PLC0415  # slow
 
-        workspace = door.Workspace(
-            Path(str(options.get("workspace", "."))),
-            ctx.ensure_object(Globals).state_dir,
-            force=options.get("force") is True,
-        )
-        if explain:
+        state_dir = ctx.ensure_object(Globals).state_dir
+        workspace = door.Workspace(call.workspace, state_dir, force=call.force)
+        if call.explain:
             from workspace_guard.cli.explain import show_explanation  # noqa: PLC0415
 
-            show_explanation(workspace, command, contract, as_json=as_json)
+            show_explanation(workspace, command, call.contract, as_json=as_json)
             leave(0)
-        record = _run(workspace, command, contract, options, as_json, quiet)
-        target = options.get("record")
-        if target is not None:
-            _save(Path(str(target)), record)
+        record = _run(workspace, command, call, as_json=as_json, quiet=quiet)
+        fault = None if call.record is None else _save(call.record, record)
+        if as_json:
+            print_json(record.to_json())
+        elif not quiet:
+            from workspace_guard.cli.report import show_record  # noqa: PLC0415  # slow
+
+            show_record(workspace.state.run(record.run_id), record)
+        if fault is not None:
+            complain(fault)
+            leave(fault.exit_status)
     leave(record.exit_status)
-
-
-def _merged(
-    ctx: click.Context, contract_file: Path | None, given: dict[str, object]
-) -> dict[str, object]:
-    """The options of the file, and over them those of the command line."""
-    options = {} if contract_file is None else read_options(contract_file)
-    folder = None if contract_file is None else contract_file.absolute().parent
-    for name in ("workspace", "task_file", "record"):
-        # A path in a contract file means the same from wherever it is used.
-        if folder is not None and isinstance(options.get(name), str):
-            options[name] = folder / str(options[name])
-    for name, value in given.items():
-        source = ctx.get_parameter_source(name)
-        if source is not ParameterSource.DEFAULT:
-            options[name] = value
-    return options
-
-
-def _contract(options: dict[str, object]) -> Contract:
-    of_the_step = {k: v for k, v in options.items() if k not in _OF_THE_CALL}
-    task_file = options.get("task_file")
-    if task_file is not None:
-        if "task" in of_the_step:
-            raise ContractError("--task and --task-file exclude each other")
-        of_the_step["task"] = _read_task(Path(str(task_file)))
-    return contract_from_options(of_the_step)
-
-
-def _read_task(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ContractError(f"task file {show_path(path)}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ContractError(f"task file {show_path(path)}: is no UTF-8") from error
 
 
 def _run(
     workspace: Workspace,
     command: tuple[str, ...],
-    contract: Contract,
-    options: dict[str, object],
+    call: RunCall,
+    *,
     as_json: bool,
     quiet: bool,
 ) -> RunRecord:
@@ -258,34 +229,34 @@ def _run(
         Interrupts.listening() as interrupts,
         Screen.open(as_json=as_json, quiet=quiet) as screen,
     ):
-        record = workspace.run_step(
+        return workspace.run_step(
             command,
-            contract,
+            call.contract,
             on_event=screen.show,
-            wait_s=float(str(options.get("wait", 0.0))),
+            wait_s=call.wait_s,
             environment=os.environ,
             stdio=screen.stdio,
             interrupts=interrupts,
         )
-    if as_json:
-        print_json(record.to_json())
-    elif not quiet:
-        from workspace_guard.cli.report import show_record  # noqa: PLC0415  # slow
-
-        show_record(workspace.state.run(record.run_id), record)
-    return record
 
 
-def _save(path: Path, record: RunRecord) -> None:
-    """Write the record where the caller wants it, whole or not at all."""
+def _save(path: Path, record: RunRecord) -> StateWriteFailed | None:
+    """Write the record where the caller wants it, whole or not at all.
+
+    Returns:
+        Why that failed: the run is over all the same, and its record is kept.
+    """
     from workspace_guard.files.replace import to_json, write_file  # noqa: PLC0415
     from workspace_guard.files.tree import Folder  # noqa: PLC0415
 
-    with Folder.open(path.absolute().parent) as folder:
-        write_file(
-            folder,
-            os.fsencode(path.name),
-            to_json(record.to_json()),
-            owner=record.run_id,
-            mode=0o644,
+    content = to_json(record.to_json())
+    name = os.fsencode(path.name)
+    try:
+        with Folder.open(path.absolute().parent) as folder:
+            write_file(folder, name, content, owner=record.run_id, mode=0o644)
+    except OSError as error:
+        return StateWriteFailed(
+            f"record {show_path(path)}: {error.strerror or error}",
+            hint=f"the run is over; `wsguard runs show {record.run_id} --json` has it",
         )
+    return None

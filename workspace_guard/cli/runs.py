@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 import click
 
 from workspace_guard.cli.main import Globals
-from workspace_guard.cli.output import console, leave, print_json, reported
+from workspace_guard.cli.output import (
+    SpeakingCommand,
+    console,
+    leave,
+    print_json,
+    reported,
+)
 from workspace_guard.errors import RecordMissing, show_path
 
 if TYPE_CHECKING:
@@ -43,7 +49,9 @@ def _state(layout: StateLayout, workspace: Path | None) -> WorkspaceState | None
 
 
 @command.command(
-    name="list", epilog="\b\nExample:\n  wsguard runs list -w report/ --json"
+    name="list",
+    cls=SpeakingCommand,
+    epilog="\b\nExample:\n  wsguard runs list -w report/ --json",
 )
 @_WORKSPACE
 @_JSON
@@ -118,7 +126,11 @@ def _print_rows(rows: list[dict[str, object]]) -> None:
     out.print(table)
 
 
-@command.command(name="show", epilog="\b\nExample:\n  wsguard runs show latest --json")
+@command.command(
+    name="show",
+    cls=SpeakingCommand,
+    epilog="\b\nExample:\n  wsguard runs show latest --json",
+)
 @click.argument("run_id", required=False)
 @_WORKSPACE
 @_JSON

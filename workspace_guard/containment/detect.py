@@ -7,6 +7,7 @@ undone, is said in `snapshot`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -23,8 +24,11 @@ from workspace_guard.containment.conduct import Conducted, conduct
 from workspace_guard.containment.launch import Launch
 from workspace_guard.containment.monitor import Monitor
 from workspace_guard.containment.opendetect import OpenDetect, drop_unfinished
+from workspace_guard.containment.whereabouts import bring_home
+from workspace_guard.errors import show_path
 from workspace_guard.files.tree import Folder
 from workspace_guard.snapshot.compare import Comparison, compare
+from workspace_guard.snapshot.plan import Leave, plan
 from workspace_guard.snapshot.restore import Restoration, restore
 from workspace_guard.snapshot.store import Store
 
@@ -81,11 +85,16 @@ class Detect:
                     )
                 except BaseException:
                     # Whatever it is, the parent is whole before anybody hears of it.
-                    _put_back(store, snapshot, top, enclosure, _silent)
-                    journal.close(store, snapshot.id)
+                    after = _put_back(store, snapshot, top, enclosure, _silent)
+                    bring_home(top, enclosure.workspace)
+                    if not after.restoration.unrestored:
+                        journal.close(store, snapshot.id)
                     raise
             after = _put_back(store, snapshot, top, enclosure, on_progress)
+            moved_to = bring_home(top, enclosure.workspace)
         escapes = tuple(_escapes(after, enclosure.quarantine, monitor))
+        if moved_to is not None:
+            escapes += (_homecoming(moved_to),)
         whole = not after.restoration.unrestored
         keep = enclosure.keep_snapshot or not whole
         litter = journal.close_after_run(store, None if keep else snapshot.id)
@@ -223,6 +232,18 @@ def _escapes(
     return found
 
 
+def _homecoming(moved_to: bytes) -> Escape:
+    return Escape(
+        path=b".",
+        kind="renamed",
+        effect="restored",
+        before=None,
+        after=None,
+        quarantine=None,
+        message=f"the workspace itself had been moved to {show_path(moved_to)}",
+    )
+
+
 def _residue(path: bytes, reason: str) -> Escape:
     """A place that was no change of the command's, and yet is not as it was."""
     return Escape(
@@ -254,6 +275,8 @@ class Detected:
 
     escapes: tuple[Escape, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    snapshot_id: str | None = None
+    """The run's snapshot, where it was kept."""
 
 
 def put_back_after_crash(
@@ -277,30 +300,54 @@ def put_back_after_crash(
         JournalDamaged, StoreDamaged, StoreIncomplete: nothing was touched.
     """
     journal = OpenDetect(state, run_id)
+    store = Store(state.snapshots)
     entry = journal.read()
     if entry is None:
+        journal.close(store, None)  # a heartbeat may be left of it
         return Detected()
     snapshot_id, began_ns = entry
-    store = Store(state.snapshots)
     if snapshot_id is None:  # cut off before its command: nothing to put back
         drop_unfinished(store, began_ns)
         journal.close(store, None)
         return Detected()
     snapshot = store.load(snapshot_id)
-    run = state.run(run_id)
+    quarantine = state.run(run_id).quarantine
     with Folder.open(workspace) as top:
-        comparison = compare(snapshot.manifest, top, skip=snapshot.manifest.skip)
-        restoration = restore(
-            store,
-            snapshot,
-            top,
-            comparison,
-            run.quarantine,
-            keep_newer_than_ns=journal.last_beat_ns(),
-        )
-    after = _PutBack(comparison, restoration)
-    escapes = tuple(_escapes(after, run.quarantine, None))
+        after = _put_back_older(journal, store, snapshot, top, quarantine)
+    restoration = after.restoration
+    # What somebody has edited since may be the last place of an old content.
+    keep = bool(restoration.unrestored or restoration.foreign)
     if not restoration.unrestored:
-        journal.close(store, snapshot_id)
+        journal.close(store, None if keep else snapshot_id)
     gaps = (*snapshot.manifest.gaps, *restoration.gaps)
-    return Detected(escapes=escapes, gaps=tuple(_gap_of(gap) for gap in gaps))
+    return Detected(
+        escapes=tuple(_escapes(after, quarantine, None)),
+        gaps=tuple(_gap_of(gap) for gap in gaps),
+        snapshot_id=snapshot_id if keep else None,
+    )
+
+
+def _put_back_older(
+    journal: OpenDetect, store: Store, snapshot: Snapshot, top: Folder, quarantine: Path
+) -> _PutBack:
+    """Put back all that is not newer than the last heartbeat."""
+    manifest = snapshot.manifest
+    keep = journal.last_beat_ns()
+    comparison = compare(manifest, top, skip=manifest.skip)
+    operations = plan(manifest, comparison, keep_newer_than_ns=keep)
+    newer = any(isinstance(one, Leave) and one.foreign for one in operations)
+    # A heartbeat of ours would make the newer edits look like the run's.
+    with contextlib.nullcontext() if newer else journal.beating():
+        restoration = restore(
+            store, snapshot, top, comparison, quarantine, keep_newer_than_ns=keep
+        )
+    return _PutBack(comparison, restoration)
+
+
+def give_up_after_crash(state: WorkspaceState, run_id: str) -> Detected:
+    """Close the entry of a run that cannot be put back; every file stays as it is.
+
+    Its snapshot stays too, if there is one.
+    """
+    OpenDetect(state, run_id).close(Store(state.snapshots), None)
+    return Detected()

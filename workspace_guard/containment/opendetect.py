@@ -7,23 +7,25 @@ What stands in the workspace's journal while a run is open:
 
     <run id>.detect.json   which snapshot the parent is put back to (checksummed)
     <run id>.heartbeat     touched by the supervisor while the tree lives, and once more
-                           when it is gone
+                           when it is gone; then by whoever puts the parent back
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, cast
 
 from workspace_guard.containment.base import Gap, Progress
+from workspace_guard.containment.wire import heartbeat_line
 from workspace_guard.errors import GuardError, RunNotClosed, StateWriteFailed
 from workspace_guard.files.journal import read_sealed, write_sealed
 from workspace_guard.files.tree import Folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from workspace_guard.containment.base import Enclosure
     from workspace_guard.containment.interrupts import Interrupts
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from workspace_guard.snapshot.store import Snapshot, Store
 
 _SCHEMA = "workspace-guard/open-detect/1"
+_BEAT_S = 0.5
 _HEARTBEAT_SLACK_NS = 1_000_000_000
 """Two beats: how old the last one of a supervisor that was killed too may be."""
 _CLOCK_SLACK_NS = 20_000_000
@@ -151,6 +154,35 @@ class OpenDetect:
                     ),
                 )
         return ()
+
+    @contextlib.contextmanager
+    def beating(self) -> Generator[None]:
+        """Keep the heartbeat going while we put the parent back.
+
+        Recovery writes in the parent like the run that it closes: should it be cut off
+        too, what it has written is not to be taken for somebody's newer edit.
+        """
+        over = threading.Event()
+
+        def beat() -> None:
+            self._beat("running")
+            while not over.wait(_BEAT_S):
+                self._beat("running")
+
+        thread = threading.Thread(target=beat, name="wsguard heartbeat", daemon=True)
+        self._beat("running")
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self._beat("ended")
+
+    def _beat(self, state: str) -> None:
+        # On a full disk the one that is there has to do.
+        with contextlib.suppress(OSError):
+            self.heartbeat.write_bytes(heartbeat_line(state, os.getpid()))
 
     def last_beat_ns(self) -> int | None:
         """Up to when the run may have written; None where its tree never lived."""

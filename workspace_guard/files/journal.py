@@ -155,13 +155,12 @@ def commit(group: Group, top: Folder, kept: Folder, journal: Folder) -> None:
             `rollback` does.
     """
     name = journal_name(group.owner)
-    many = len(group.replacements) > 1
     try:
         # Kept names must be there for good before anything rests on them.
         kept.sync()
         for replacement in group.replacements:
             _require_unmoved(top, replacement)
-        if many:
+        if len(group.replacements) > 1:
             write_sealed(journal, name, _to_document(group), owner=group.owner)
         for replacement in group.replacements:
             _put_in_place(top, replacement)
@@ -171,15 +170,13 @@ def commit(group: Group, top: Folder, kept: Folder, journal: Folder) -> None:
     except OSError as error:
         with _noted_on(error, "and undoing it failed too"):
             rollback(group, top, kept)
-            if many:
-                _close(journal, name)
-        raise
-    if many:
-        try:
             _close(journal, name)
-        except OSError as error:
-            error.add_note("every file is in place, but its journal is still open")
-            raise
+        raise
+    try:
+        _close(journal, name)
+    except OSError as error:
+        error.add_note("every file is in place, but its journal is still open")
+        raise
 
 
 @contextlib.contextmanager
@@ -280,11 +277,11 @@ def recover(owner: str, top: Folder, kept: Folder, journal: Folder) -> Recovered
 
 
 def _close(journal: Folder, name: bytes) -> None:
-    """Remove a journal whose work is done."""
-    _unlink_if_there(journal, name)
-    # Should it be back after a power cut, recovery finds nothing left to do.
-    with contextlib.suppress(OSError):
-        journal.sync()
+    """Remove a journal whose work is done, if there is one."""
+    if _unlink_if_there(journal, name):
+        # Should it be back after a power cut, recovery finds nothing left to do.
+        with contextlib.suppress(OSError):
+            journal.sync()
 
 
 def _unlink_if_there(folder: Folder, name: bytes) -> bool:

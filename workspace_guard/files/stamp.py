@@ -10,6 +10,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from workspace_guard.files.digest import hash_regular
+from workspace_guard.files.tree import walk
 
 if TYPE_CHECKING:
     from workspace_guard.files.relpath import RelPath
@@ -31,36 +32,37 @@ def stamp(step: Folder, tops: tuple[RelPath, ...]) -> Stamps:
     """
     found: Stamps = {}
     for top in tops:
-        if not top.parts:
-            _stamp_names(found, step, b"")
-            continue
         try:
-            with step.reach(top.parent) as folder:
-                _stamp_into(found, folder, top.name, bytes(top))
+            _stamp_into(found, step, top)
         except OSError:
             found[bytes(top)] = ("absent",)
     return found
 
 
-def _stamp_into(found: Stamps, folder: Folder, name: bytes, path: bytes) -> None:
-    here = folder.lookup(name)
-    if here is None:
-        found[path] = ("absent",)
-        return
-    found[path] = (here.st_mode, here.st_size, here.st_ino, here.st_mtime_ns)
-    if stat.S_ISDIR(here.st_mode):
-        with folder.enter(name) as inner:
-            _stamp_names(found, inner, path)
-    elif stat.S_ISREG(here.st_mode):
-        try:
-            found[path] += (hash_regular(folder, name).sha256,)
-        except OSError as error:
-            found[path] += (error.errno,)
+def _stamp_into(found: Stamps, step: Folder, top: RelPath) -> None:
+    if top.parts:
+        with step.reach(top.parent) as folder:
+            here = folder.lookup(top.name)
+            if here is None:
+                found[bytes(top)] = ("absent",)
+                return
+            found[bytes(top)] = _stamp_of(folder, top.name, here)
+            if not stat.S_ISDIR(here.st_mode):
+                return
+    with step.reach(top) as inner:
+        for each in walk(inner):
+            path = os.path.join(bytes(top), each.path)
+            found[path] = _stamp_of(each.folder, each.name, each.stat)
 
 
-def _stamp_names(found: Stamps, folder: Folder, path: bytes) -> None:
-    for child in folder.names():
-        _stamp_into(found, folder, child, os.path.join(path, child))
+def _stamp_of(folder: Folder, name: bytes, here: os.stat_result) -> tuple[object, ...]:
+    seen = (here.st_mode, here.st_size, here.st_ino, here.st_mtime_ns)
+    if not stat.S_ISREG(here.st_mode):
+        return seen
+    try:
+        return (*seen, hash_regular(folder, name).sha256)
+    except OSError as error:
+        return (*seen, error.errno)
 
 
 def moved(before: Stamps, after: Stamps) -> tuple[bytes, ...]:

@@ -67,7 +67,7 @@ class Access:
         there will fail, and say so.
         """
         folder = self.reach(path)
-        if folder.fd is not None and not os.access(b".", _RIGHTS, dir_fd=folder.fd):
+        if folder.fd is not None and not _may_change(folder.fd):
             with contextlib.suppress(OSError):
                 mode = stat.S_IMODE(folder.own_stat().st_mode)
                 os.chmod(folder.fd, mode | stat.S_IRWXU)
@@ -86,3 +86,8 @@ class Access:
             folder = self._trail.reach(b"/".join(parts[:count]))
             give_owner(folder, name, stat.S_IRWXU)
             self.unlocked.add(b"/".join(parts[: count + 1]))
+
+
+def _may_change(fd: int) -> bool:
+    effective = os.access in os.supports_effective_ids
+    return os.access(b".", _RIGHTS, dir_fd=fd, effective_ids=effective)

@@ -167,10 +167,14 @@ def _good(facts: Facts, policy: Policy) -> Judgement:
     return _say(Verdict.PROMOTED, f"{count} of {count} targets promoted")
 
 
-def _runner(facts: Facts, _policy: Policy) -> Judgement | None:
+def _runner(facts: Facts, policy: Policy) -> Judgement | None:
     runner = facts.runner
-    if runner.error is None or (facts.stopped_for_escape and _took_effect(facts)):
-        return None  # a command that we ended for its escape is judged by the escape
+    if runner.error is None:
+        return None
+    # A command that we ended for its escape is judged by the escape.
+    stopped = facts.stopped_for_escape and policy.on_escape == "stop"
+    if stopped and _took_effect(facts):
+        return None
     if runner.error == "timeout":
         return _say(Verdict.TIMED_OUT, runner.message or "the time limit was reached")
     return _say(Verdict.RUNNER_FAILED, runner.message or f"runner: {runner.error}")

@@ -121,9 +121,9 @@ def _code(text: str) -> str:
     """
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * (longest + 1)
-    # One blank at both ends is taken away again by whoever reads it.
+    # One blank at both ends is taken away again by whoever reads it, unless all is.
     edges = {text[:1], text[-1:]}
-    pad = " " if "`" in edges or edges == {" "} else ""
+    pad = " " if "`" in edges or (edges == {" "} and text.strip(" ")) else ""
     return f"{fence}{pad}{text}{pad}{fence}"
 
 
