@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import subprocess
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -47,6 +48,14 @@ class Ground:
             quarantine=place / "quarantine",
             outside=place / "outside",
         )
+
+    @classmethod
+    def make_for_ordinary(cls, place: Path) -> Ground:
+        """Make a ground that belongs to the ordinary user of `as_ordinary`."""
+        if is_root():
+            os.chown(place, ORDINARY_UID, ORDINARY_UID)
+        with as_ordinary():
+            return cls.make(place)
 
     def put(self, name: str | bytes, content: bytes = b"") -> Path:
         """Write a file of the tree, with the folders that it needs."""
@@ -144,6 +153,22 @@ def as_ordinary() -> Iterator[None]:
         os.seteuid(0)
         os.setegid(0)
         os.setgroups(groups)
+
+
+@contextlib.contextmanager
+def deep_tree(top: Path, depth: int) -> Iterator[None]:
+    """Make folders so deep that what clears up after a test could not remove them."""
+    here = os.open(top, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    try:
+        yield
+    finally:
+        subprocess.run(["rm", "-rf", *top.parent.glob("*/d")], check=True)
 
 
 def grow_old(top: Path) -> None:

@@ -87,6 +87,7 @@ CASES: dict[str, tuple[pytest.MarkDecorator, ...]] = {
     "target_is_a_link": (pytest.mark.case("E4"),),
     "target_is_a_second_name": (pytest.mark.case("E2"),),
     "twin_renamed_over": (pytest.mark.case("S4"),),
+    "whiteout_name": (pytest.mark.case("E31"),),
     "xattr": (pytest.mark.case("E1"),),
 }
 """The collected cases that a program brings about."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import select
 import sys
 import threading
 import time
@@ -134,6 +135,16 @@ def run_whole(
 def read_rest(fd: int) -> bytes:
     """Read to the end of file."""
     return b"".join(iter(lambda: os.read(fd, 1 << 16), b""))
+
+
+def read_exactly(fd: int, size: int) -> bytes:
+    """Read so many bytes, each wait with the deadline."""
+    got = b""
+    while len(got) < size:
+        ready, _, _ = select.select([fd], [], [], DEADLINE_S)
+        assert ready, f"only {len(got)} of {size} bytes came"
+        got += os.read(fd, 1 << 12)
+    return got
 
 
 class Pipe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import signal
 import socket
@@ -165,6 +166,40 @@ def test_parent_when_another_program_writes_for_the_step_then_is_put_back(
     assert changes(before, _look(workspace)) == {}
 
 
+@pytest.mark.case("S1")
+def test_input_when_changed_through_an_old_mapping_then_is_found_by_its_hash(
+    user: Account, workspace: Path, state_dir: Path
+) -> None:
+    """A store to a page that is dirty already moves no time, size or inode."""
+    waits = GOOD + (
+        "open('ready', 'w').close(); import os\n"
+        "while not os.path.exists('go'): __import__('select').select([], [], [], .01)"
+    )
+    step = workspace / os.fsdecode(STEP)
+    document = workspace / "output.md"
+    with (
+        document.open("r+b") as file,
+        mmap.mmap(file.fileno(), 0) as memory,
+    ):
+        memory[:1] = b"!"
+        before = _look(workspace)
+        command = ["--", user.python, "-c", waits]
+        guard = user.start(
+            user.wsguard_command(*_arguments(workspace, "--json"), *command),
+            cwd=workspace.parent,
+            env={"WORKSPACE_GUARD_STATE_DIR": str(state_dir)},
+        )
+        with guard:
+            _wait_until(guard, (step / "ready").exists)
+            memory[1:2] = b"!"
+            moved = os.stat(document).st_mtime_ns != before[b"output.md"].mtime_ns
+            (step / "go").touch()
+            out, _ = guard.communicate(timeout=DEADLINE_S)
+    assert moved is False
+    assert _escapes(json.loads(out)) == [(b"output.md", "changed")]
+    assert changes(before, _look(workspace)) == {}
+
+
 @pytest.mark.case("S38")
 def test_project_when_snapshotted_then_none_of_its_programs_is_run(
     user: Account, place: Path, workspace: Path, state_dir: Path
@@ -198,6 +233,28 @@ def test_report_when_a_name_holds_control_characters_then_shows_them_escaped(
     assert done.returncode == 30
     assert rb"new\nline\x1b[2K\rgone.md" in said
     assert (b"\x1b[2K" in said, b"\r" in said) == (False, False)
+
+
+@pytest.mark.case("E32")
+def test_report_when_much_was_created_then_no_deletion_is_lost_in_it(
+    user: Account, workspace: Path, state_dir: Path
+) -> None:
+    """The record has every row; the text may cut a kind short, but tells its count."""
+    program = GOOD + (
+        "import os; os.chdir('../..')\n"
+        "for n in range(200): open(f'new-{n:03}', 'w').close()\n"
+        "for name in os.listdir('notes'): os.unlink(f'notes/{name}')"
+    )
+    done = _run(user, workspace, state_dir, program, "--record", "record.json")
+    said = (done.stdout + done.stderr).decode()
+    record = json.loads((workspace.parent / "record.json").read_bytes())
+    kinds = [kind for _, kind in _escapes(record)]
+    assert (kinds.count("created"), kinds.count("deleted")) == (200, 5)
+    assert [said.count(f"deleted notes/{name}") for name in (".hidden", "-rf")] == [
+        1,
+        1,
+    ]
+    assert "200" in said
 
 
 # --- Cut off --------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+import tty
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,7 @@ from supervised import (
     events_until_end,
     launch,
     python,
+    read_exactly,
     read_rest,
     run_whole,
     shell,
@@ -121,16 +123,14 @@ def test_output_when_its_reader_is_slow_then_all_of_it_arrives(
         source, end = (each.detach() for each in socket.socketpair())
     else:
         source, end = os.openpty()
-        os.system(f"stty raw -echo < /proc/self/fd/{end} 2> /dev/null")
+        tty.setraw(end)
         if kind == "master":
             source, end = end, source
-    got = b""
     try:
         asked = launch(tmp_path, *program, stdio=Stdio(stdout=end))
         with Supervision.start(asked) as supervised:
             until_started(supervised)
-            while len(got) < 320_000:
-                got += os.read(source, 1 << 12)
+            got = read_exactly(source, 320_000)
             events_until_end(supervised)
             supervised.end_tree(0.0)
     finally:

@@ -44,15 +44,15 @@ def test_terminal_when_its_size_changes_then_the_command_is_told(
     """A window that is made larger is larger for the command too."""
     program = (
         "import os, signal\n"
-        "signal.signal(signal.SIGWINCH, lambda *_: print(os.get_terminal_size()))\n"
-        "print('ready')\n"
-        "while True: signal.pause()"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})\n"
+        "print('ready', flush=True)\n"
+        "signal.sigwait({signal.SIGWINCH})\n"
+        "print(os.get_terminal_size())"
     )
     with dialogue(tmp_path, *python(program)) as talk:
         talk.expect(b"ready\r\n")
         talk.supervised.resize(50, 132)
         talk.expect(b"os.terminal_size(columns=132, lines=50)\r\n")
-        talk.supervised.stop("enough")
         talk.expect_end()
 
 
@@ -60,7 +60,7 @@ def test_terminal_when_interrupt_key_is_typed_then_foreground_and_guard_get_it(
     tmp_path: Path,
 ) -> None:
     """Ctrl-C reaches the command by its terminal, and the guard as an event."""
-    script = 'trap "exit 5" INT; echo ready; while :; do sleep 60; done'
+    script = "trap 'exit 5' INT; sh -c 'echo ready; exec sleep 60'; exit 6"
     with dialogue(tmp_path, *shell(script)) as talk:
         talk.expect(b"ready\r\n")
         talk.say(b"\x03")
@@ -85,18 +85,28 @@ def test_terminal_when_interrupt_key_is_typed_twice_then_each_is_told(
 
 def test_shell_when_interactive_then_has_job_control(tmp_path: Path) -> None:
     """Ctrl-Z, jobs, fg and Ctrl-C work in a shell as in any terminal."""
+    job = (
+        "import signal\n"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})\n"
+        "print('runs', flush=True)\n"
+        "signal.sigwait({signal.SIGCONT})\n"
+        "print('goes on', flush=True)\n"
+        "signal.pause()\n"
+    )
+    (tmp_path / "job").write_text(job)
     environment = {"PATH": os.environ["PATH"], "PS1": "> ", "TERM": "dumb"}
     with dialogue(tmp_path, "sh", "-i", environment=environment) as talk:
         talk.expect(PROMPT)
-        talk.say(b"sleep 61; echo status $?\n")
-        talk.expect(b"echo status $?\r\n")
+        talk.say(os.fsencode(sys.executable) + b" -I -S job\n")
+        talk.expect(b"runs\r\n")
         talk.say(b"\x1a")
         talk.expect(b"Stopped")
         talk.expect(PROMPT)
         talk.say(b"jobs\n")
-        assert b"sleep 61" in talk.expect(PROMPT)
+        assert b"-I -S job" in talk.expect(PROMPT)
         talk.say(b"fg\n")
-        talk.expect(b"sleep 61\r\n")
+        talk.expect(b"goes on\r\n")
         talk.supervised.send_signal(signal.SIGINT)
         talk.expect(PROMPT)
         talk.say(b"exit 9\n")

@@ -144,12 +144,8 @@ class TreeEdits(RuleBasedStateMachine):
     @rule(number=pick, name=names, content=contents)
     def write(self, number: int, name: bytes, content: bytes) -> None:
         """Write a file, new or not, through whatever stands there."""
-        path = self.new(number, name)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK
         with self.editing():
-            fd = os.open(path, flags)
-            os.write(fd, content)
-            os.close(fd)
+            put(self.new(number, name), content)
 
     @rule(number=pick)
     def change_in_place(self, number: int) -> None:
@@ -176,8 +172,7 @@ class TreeEdits(RuleBasedStateMachine):
         path = self.path(number)
         staged = os.path.join(os.path.dirname(path), b"staged")
         with self.editing():
-            with open(staged, "wb") as file:
-                file.write(content)
+            put(staged, content)
             os.rename(staged, path)
 
     @rule(number=pick, mode=st.sampled_from(MODES))
@@ -270,8 +265,7 @@ class TreeEdits(RuleBasedStateMachine):
         with self.editing():
             match to:
                 case "file":
-                    with open(path, "wb") as file:
-                        file.write(b"was something else\n")
+                    put(path, b"was something else\n")
                 case "folder":
                     os.mkdir(path)
                 case "link":
@@ -290,6 +284,7 @@ class TreeEdits(RuleBasedStateMachine):
 
     # --- And back ---------------------------------------------------------------------
 
+    @precondition(lambda self: self.is_edited)
     @rule()
     def restore(self) -> None:
         """Put the tree back: nothing differs, and nothing outside was touched."""
@@ -304,6 +299,16 @@ class TreeEdits(RuleBasedStateMachine):
             again = self.ground.compare(self.snapshot.manifest)
         assert (again.changes, again.moved_folders, again.gaps) == ((), (), ())
         self.is_edited = False
+
+
+def put(path: bytes, content: bytes) -> None:
+    """Write a file; a FIFO that stands there refuses instead of blocking."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK
+    fd = os.open(path, flags)
+    try:
+        os.write(fd, content)
+    finally:
+        os.close(fd)
 
 
 def without_links(state: TreeState) -> TreeState:

@@ -58,7 +58,7 @@ def _lines(run: RunFolder, record: RunRecord) -> Iterator[tuple[str, Text]]:
     yield "why", Text(record.reason)
     yield "step", Text(f"{_shown(record.step_path)} ({record.duration_s:.2f} s)")
     yield "runner", Text(_runner(record))
-    yield "mode", Text(f"{record.mode} ({record.mode_reason})")
+    yield "mode", Text(f"{record.mode}: {record.mode_reason}")
     yield from _labelled("target", _targets(record))
     yield from _labelled("escape", _escapes(record.escapes))
     yield from _labelled("leftover", _leftovers(record))

@@ -76,8 +76,8 @@ def choose(asked: str, modes: Sequence[ModeReport]) -> ModeReport:
     if asked == "auto":
         found = next(mode for mode in modes if mode.available)
         passed = [m for m in modes[: modes.index(found)] if not m.available]
-        why = ", ".join(f"{mode.name} is {mode.reason}" for mode in passed)
-        reason = f"strongest available: {found.reason}" + (f"; {why}" if why else "")
+        why = "; ".join(f"{mode.name}: {mode.reason}" for mode in passed)
+        reason = "strongest available" + (f" ({why})" if why else "")
         return ModeReport(
             name=found.name, available=True, strength=found.strength, reason=reason
         )
@@ -88,5 +88,5 @@ def choose(asked: str, modes: Sequence[ModeReport]) -> ModeReport:
         name=named.name,
         available=True,
         strength=named.strength,
-        reason=f"asked for by name: {named.reason}",
+        reason="asked for by name",
     )

@@ -85,12 +85,12 @@ class Detect:
                     )
                 except BaseException:
                     # Whatever it is, the parent is whole before anybody hears of it.
-                    after = _put_back(store, snapshot, top, enclosure, _silent)
+                    after = _put_back(journal, store, snapshot, top, enclosure, _silent)
                     bring_home(top, enclosure.workspace)
                     if not after.restoration.unrestored:
                         journal.close(store, snapshot.id)
                     raise
-            after = _put_back(store, snapshot, top, enclosure, on_progress)
+            after = _put_back(journal, store, snapshot, top, enclosure, on_progress)
             moved_to = bring_home(top, enclosure.workspace)
         escapes = tuple(_escapes(after, enclosure.quarantine, monitor))
         if moved_to is not None:
@@ -141,6 +141,7 @@ class _PutBack:
 
 
 def _put_back(
+    journal: OpenDetect,
     store: Store,
     snapshot: Snapshot,
     top: Folder,
@@ -156,7 +157,8 @@ def _put_back(
         verify_content=enclosure.verify_content,
     )
     on_progress(Progress(stage="restoring", escapes=len(comparison.changes)))
-    restoration = restore(store, snapshot, top, comparison, enclosure.quarantine)
+    with journal.beating():
+        restoration = restore(store, snapshot, top, comparison, enclosure.quarantine)
     return _PutBack(comparison, restoration)
 
 
@@ -303,7 +305,7 @@ def put_back_after_crash(
     store = Store(state.snapshots)
     entry = journal.read()
     if entry is None:
-        journal.close(store, None)  # a heartbeat may be left of it
+        journal.finish_closing(store)
         return Detected()
     snapshot_id, began_ns = entry
     if snapshot_id is None:  # cut off before its command: nothing to put back

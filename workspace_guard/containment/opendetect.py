@@ -6,6 +6,7 @@ come and go, and up to when a run that was cut off may have written.
 What stands in the workspace's journal while a run is open:
 
     <run id>.detect.json   which snapshot the parent is put back to (checksummed)
+    <run id>.closing.json  the same, once the parent is whole and the snapshot goes
     <run id>.heartbeat     touched by the supervisor while the tree lives, and once more
                            when it is gone; then by whoever puts the parent back
 """
@@ -47,6 +48,7 @@ class OpenDetect:
         self._state = state
         self._run_id = run_id
         self._name = os.fsencode(run_id) + b".detect.json"
+        self._closing = os.fsencode(run_id) + b".closing.json"
         self.heartbeat = state.journal / f"{run_id}.heartbeat"
 
     def begin(
@@ -116,14 +118,16 @@ class OpenDetect:
         """Take the entry out of the journal and let go of a snapshot.
 
         In this order: a snapshot without an entry is only litter, an entry without
-        its snapshot could not be recovered.
+        its snapshot could not be recovered. It is gone for good, also after a power
+        cut, before anything is promoted.
+
+        Args:
+            store: has the snapshot.
+            snapshot_id: None keeps it.
         """
-        with Folder.open(self._state.journal) as journal:
-            for name in (self._name, os.fsencode(self.heartbeat.name)):
-                with contextlib.suppress(FileNotFoundError):
-                    journal.unlink(name)
+        self._take_out(to_drop=snapshot_id is not None)
         if snapshot_id is not None:
-            store.drop(snapshot_id)
+            self._drop(store, snapshot_id)
 
     def close_after_run(self, store: Store, snapshot_id: str | None) -> tuple[Gap, ...]:
         """Close the entry of a run that is over.
@@ -136,14 +140,14 @@ class OpenDetect:
                 recovery would take the promotion for a change of the command's.
         """
         try:
-            self.close(store, None)
+            self._take_out(to_drop=snapshot_id is not None)
         except OSError as error:
             raise RunNotClosed(
                 f"journal {self._state.journal}: {error.strerror or error}"
             ) from error
         if snapshot_id is not None:
             try:
-                store.drop(snapshot_id)
+                self._drop(store, snapshot_id)
             except (GuardError, OSError) as error:
                 return (
                     Gap(
@@ -154,6 +158,36 @@ class OpenDetect:
                     ),
                 )
         return ()
+
+    def finish_closing(self, store: Store) -> None:
+        """Let go of what a run that was cut off while it closed had left.
+
+        Raises:
+            JournalDamaged: what it was cannot be read; nothing was touched.
+        """
+        with Folder.open(self._state.journal) as journal:
+            with contextlib.suppress(FileNotFoundError):
+                journal.unlink(os.fsencode(self.heartbeat.name))
+            if journal.lookup(self._closing) is None:
+                return
+            document = read_sealed(journal, self._closing)
+        self._drop(store, cast("str", document["snapshot_id"]))
+
+    def _take_out(self, *, to_drop: bool) -> None:
+        with Folder.open(self._state.journal) as journal:
+            with contextlib.suppress(FileNotFoundError):
+                if to_drop:
+                    journal.rename(self._name, journal, self._closing)
+                else:
+                    journal.unlink(self._name)
+            with contextlib.suppress(FileNotFoundError):
+                journal.unlink(os.fsencode(self.heartbeat.name))
+            journal.sync()
+
+    def _drop(self, store: Store, snapshot_id: str) -> None:
+        store.drop(snapshot_id)
+        with Folder.open(self._state.journal) as journal:
+            journal.unlink(self._closing)
 
     @contextlib.contextmanager
     def beating(self) -> Generator[None]:
@@ -197,7 +231,8 @@ class OpenDetect:
 
 
 def drop_unfinished(store: Store, began_ns: int) -> None:
-    """Drop the snapshot of a run that was killed before it could note its id."""
+    """Drop what a run has captured that was killed before it could note its id."""
     for summary in store.list():
         if summary.created_ns >= began_ns:
             store.drop(summary.id)
+    store.sweep()

@@ -162,9 +162,9 @@ def make_private(folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         with Folder.open(folder) as opened:
             found = opened.own_stat()
-            if not hasattr(os, "getuid"):  # Windows: the profile's own rights hold
+            if not hasattr(os, "geteuid"):  # Windows: the profile's own rights hold
                 return
-            if found.st_uid != os.getuid():
+            if found.st_uid != os.geteuid():
                 raise StateUnusable(folder, f"belongs to uid {found.st_uid}, not to us")
             if found.st_mode & _OTHERS and opened.fd is not None:
                 os.fchmod(opened.fd, 0o700)

@@ -112,10 +112,9 @@ class Folder:
         here = self
         try:
             for part in path.parts:
-                inner = here.enter(part)
-                if here is not self:
-                    here.close()
-                here = inner
+                above, here = here, here.enter(part)
+                if above is not self:
+                    above.close()
         except BaseException:
             if here is not self:
                 here.close()

@@ -234,6 +234,16 @@ class Store:
             with writing(folder.path):
                 folder.sync()
 
+    def sweep(self) -> None:
+        """Remove what a writer has left that was cut off.
+
+        Raises:
+            StateWriteFailed: something could not be removed; the next writer does it.
+        """
+        if self.folder.exists():
+            with Folder.open(self.folder) as folder:
+                self._sweep(folder)
+
     # --- What belongs together --------------------------------------------------------
 
     def _heads(self, folder: Folder) -> Iterator[tuple[str, Head | None]]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from workspace_guard.files.layout import StateLayout, WorkspaceState
 
 LATEST = "latest"
+_NO_RECORD = (KeyError, ValueError, TypeError, AttributeError, RecursionError)
+"""What reading a document as a record ends with where it is none."""
 
 
 def utc(moment: dt.datetime) -> str:
@@ -87,8 +89,9 @@ def read_record(run: RunFolder) -> RunRecord:
         )
     try:
         return RunRecord.from_json(json.loads(content))
-    except (KeyError, ValueError, TypeError) as error:
-        raise RecordDamaged(f"run record {run.record}: {error}") from error
+    except _NO_RECORD as error:
+        fact = f"{type(error).__name__}: {error}"
+        raise RecordDamaged(f"run record {run.record}: {fact}") from error
 
 
 def runs_of(state: WorkspaceState) -> list[RunFolder]:

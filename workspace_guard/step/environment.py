@@ -48,7 +48,8 @@ def scratch_folder(workspace: Path, run: RunFolder) -> Generator[Path]:
             scratch = Path(tempfile.mkdtemp(prefix="wsguard-", dir=system))
     except OSError as error:
         fact = f"no private temporary folder: {error.strerror or error}"
-        raise StateUnusable(system, fact) from error
+        hint = "set TMPDIR to a folder that can be written"
+        raise StateUnusable(system, fact, hint=hint) from error
     try:
         yield scratch
     finally:

@@ -6,14 +6,15 @@ Room: step. Knows the open-run file: enough to close a run without its guard.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from workspace_guard.errors import JournalDamaged, StateWriteFailed
+from workspace_guard.errors import JournalDamaged, RunNotClosed, StateWriteFailed
 from workspace_guard.files.journal import read_sealed, write_sealed
 from workspace_guard.files.relpath import RelPath, path_fields, path_from_fields
 from workspace_guard.files.tree import Folder
 from workspace_guard.step.document import printable
+from workspace_guard.step.folders import FolderTimes
 
 if TYPE_CHECKING:
     from workspace_guard.files.layout import WorkspaceState
@@ -40,6 +41,8 @@ class OpenRun:
     """The private TMPDIR, absolute."""
     destinations: dict[RelPath, str | None]
     """Every place that promotion may touch, with its digest before; None: absent."""
+    folders: FolderTimes = field(default_factory=FolderTimes)
+    """The folders on the way there, as they were when the run began."""
 
     def write(self, state: WorkspaceState) -> None:
         """Put it into the journal, durably.
@@ -62,6 +65,10 @@ class OpenRun:
                 {**path_fields(bytes(path)), "sha256": sha256}
                 for path, sha256 in self.destinations.items()
             ],
+            "folders": [
+                {**path_fields(bytes(path)), "mtime_ns": mtime_ns}
+                for path, mtime_ns in self.folders.items()
+            ],
         }
         name = os.fsencode(self.run_id) + _SUFFIX
         try:
@@ -73,9 +80,18 @@ class OpenRun:
             ) from error
 
     def close(self, state: WorkspaceState) -> None:
-        """Take it out of the journal."""
-        with Folder.open(state.journal) as journal:
-            journal.unlink(os.fsencode(self.run_id) + _SUFFIX)
+        """Take it out of the journal.
+
+        Raises:
+            RunNotClosed: it is still there; `recover` closes it.
+        """
+        try:
+            with Folder.open(state.journal) as journal:
+                journal.unlink(os.fsencode(self.run_id) + _SUFFIX)
+        except OSError as error:
+            raise RunNotClosed(
+                f"journal {state.journal}: {error.strerror or error}"
+            ) from error
 
 
 def open_runs(state: WorkspaceState) -> tuple[str, ...]:
@@ -115,5 +131,9 @@ def read_open_run(state: WorkspaceState, run_id: str) -> OpenRun:
         destinations={
             RelPath.of(path_from_fields(row)): cast("str | None", row["sha256"])
             for row in rows
+        },
+        folders={
+            RelPath.of(path_from_fields(row)): cast("int | None", row["mtime_ns"])
+            for row in cast("list[dict[str, object]]", document["folders"])
         },
     )

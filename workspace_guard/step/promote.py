@@ -10,7 +10,12 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workspace_guard.errors import PromotionFailed, StateUnusable, show_path
+from workspace_guard.errors import (
+    PromotionFailed,
+    RunNotClosed,
+    StateUnusable,
+    show_path,
+)
 from workspace_guard.files import journal as journals
 from workspace_guard.files.digest import copy_regular
 from workspace_guard.files.keep import copy_as_is, take_over_attributes
@@ -64,22 +69,26 @@ class PreparedPromotion:
 
         Raises:
             DestinationMoved: a destination is not what it was; nothing was replaced.
-            PromotionFailed: a call failed; every destination is the old one again, or
-                the journal is open and `recover` will finish the work.
+            PromotionFailed: a call failed; every destination is the old one again.
+            RunNotClosed: a call failed, and another one of undoing it or of closing
+                the journal; `recover` finishes or undoes it.
         """
-        run = self.state.run(self.group.owner)
+        previous = self.state.run(self.group.owner).previous
         try:
-            with (
-                Folder.open(self.workspace) as top,
-                Folder.open(run.previous) as kept,
-                Folder.open(self.state.journal) as journal,
-            ):
-                journals.commit(self.group, top, kept, journal)
-        except journals.Moved as error:
-            raise DestinationMoved(show_path(error.filename)) from error
+            with Folder.open(self.workspace) as top, Folder.open(previous) as kept:
+                self._commit(top, kept)
         except OSError as error:
-            raise _failed(error) from error
+            raise _refusal(error) from error
         return tuple(_promoted(r) for r in self.group.replacements)
+
+    def _commit(self, top: Folder, kept: Folder) -> None:
+        try:
+            journal = Folder.open(self.state.journal)
+        except OSError as error:
+            _undo(error, self.group, top, kept)
+            raise
+        with journal:
+            journals.commit(self.group, top, kept, journal)
 
 
 def _promoted(replacement: journals.Replacement) -> Promoted:
@@ -115,6 +124,7 @@ def prepare(
         DestinationMoved: a destination is no longer the file that it was.
         PromotionFailed: a candidate could not be copied, or is not what was judged.
             In both cases nothing that was made for them is left.
+        RunNotClosed: something of it could not be removed again; `recover` does.
     """
     run = state.run(run_id)
     try:
@@ -126,10 +136,8 @@ def prepare(
         ):
             places = _Places(run_id, top, step, kept)
             group = _stage_all(places, staged.baseline, targets)
-    except journals.Moved as error:
-        raise DestinationMoved(show_path(error.filename)) from error
     except OSError as error:
-        raise _failed(error) from error
+        raise _refusal(error) from error
     except StateUnusable as error:
         raise PromotionFailed(f"promotion failed: {error.message}") from error
     return PreparedPromotion(workspace=workspace, state=state, group=group)
@@ -151,14 +159,28 @@ def _group(
     )
 
 
-def _failed(error: OSError) -> PromotionFailed:
+def _undo(error: OSError, group: journals.Group, top: Folder, kept: Folder) -> None:
+    try:
+        journals.rollback(group, top, kept)
+    except OSError as second:
+        error.add_note(f"and undoing it failed too: {second}")
+
+
+def _refusal(
+    error: OSError,
+) -> DestinationMoved | PromotionFailed | RunNotClosed:
+    """Say what became of a promotion that failed; a note tells what is not undone."""
     # Of a rename the second name tells more: the first is one of ours.
     name = error.filename2 or error.filename
     where = f"{show_path(name)}: " if name else ""
+    fact = f"promotion failed: {where}{error.strerror or error}"
     notes = "".join(f"; {show_path(n)}" for n in getattr(error, "__notes__", ()))
+    if notes:
+        return RunNotClosed(fact + notes)
+    if isinstance(error, journals.Moved):
+        return DestinationMoved(show_path(error.filename))
     return PromotionFailed(
-        f"promotion failed: {where}{error.strerror or error}{notes}",
-        hint="the step still holds its targets; mend the cause and run it again",
+        fact, hint="the step still holds its targets; mend the cause and run it again"
     )
 
 
@@ -174,11 +196,7 @@ def _stage_all(
             before = baseline.get(target.destination)
             done.append(_stage_one(places, target, before, name))
     except OSError as error:
-        try:
-            group = _group(places.run_id, done, made)
-            journals.rollback(group, places.top, places.kept)
-        except OSError as second:
-            error.add_note(f"and undoing it failed too: {second}")
+        _undo(error, _group(places.run_id, done, made), places.top, places.kept)
         raise
     return _group(places.run_id, done, made)
 
@@ -207,8 +225,8 @@ def _stage_one(
         if before is not None:
             try:
                 _keep(folder, destination.name, places.kept, name)
-            except OSError:
-                folder.unlink(staged)
+            except OSError as error:
+                _drop(error, folder, staged)
                 raise
             kept_name = name
     return journals.Replacement(
@@ -218,6 +236,13 @@ def _stage_one(
         after_sha256=target.sha256 or "",
         kept=kept_name,
     )
+
+
+def _drop(error: OSError, folder: Folder, staged: bytes) -> None:
+    try:
+        folder.unlink(staged)
+    except OSError as second:
+        error.add_note(f"and {show_path(staged)} could not be removed: {second}")
 
 
 def _keep(folder: Folder, name: bytes, kept: Folder, kept_name: bytes) -> None:

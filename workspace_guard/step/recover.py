@@ -17,15 +17,26 @@ from typing import TYPE_CHECKING, Literal
 
 from workspace_guard.containment.base import RunnerResult, Usage
 from workspace_guard.containment.choose import DETECT_STRENGTH
-from workspace_guard.containment.detect import Detected, put_back_after_crash
-from workspace_guard.errors import NotPutBack
+from workspace_guard.containment.detect import (
+    Detected,
+    give_up_after_crash,
+    put_back_after_crash,
+)
+from workspace_guard.errors import (
+    JournalDamaged,
+    NotPutBack,
+    StoreDamaged,
+    StoreIncomplete,
+    show_path,
+)
 from workspace_guard.files import journal as journals
 from workspace_guard.files.relpath import RelPath
-from workspace_guard.files.replace import is_staged_name
+from workspace_guard.files.replace import is_staged_name, remove_staged
 from workspace_guard.files.tree import Folder
-from workspace_guard.step.archive import utc, write_record
+from workspace_guard.step.archive import runs_of, utc, write_record
 from workspace_guard.step.destinations import hash_places
 from workspace_guard.step.environment import remove_scratch
+from workspace_guard.step.folders import put_back_folders
 from workspace_guard.step.judge import Verdict
 from workspace_guard.step.openrun import OpenRun, open_runs, read_open_run
 from workspace_guard.step.promote import Promoted
@@ -37,6 +48,9 @@ if TYPE_CHECKING:
     from workspace_guard.files.layout import WorkspaceState
 
 
+PromotionOutcome = Literal["none", "finished", "undone", "conflict", "given_up"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredRun:
     """What became of one run that had been cut off."""
@@ -46,11 +60,11 @@ class RecoveredRun:
     """Paths of the workspace that were put back."""
     foreign: tuple[bytes, ...]
     """Paths that somebody changed after the crash; left alone."""
-    unrestored: tuple[bytes, ...]
-    """Paths that could not be put back."""
-    promotion: Literal["none", "finished", "undone", "conflict", "given_up"]
+    promotion: PromotionOutcome
     destinations: tuple[bytes, ...] = ()
     """Those of the promotion; for a conflict, those that somebody has edited."""
+    left_as_is: bool = False
+    """Whether putting back was given up, so that every file stays as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +94,9 @@ def recover(
     Args:
         workspace: absolute and resolved.
         state: its state folder.
-        accept_current: give up a promotion whose destinations were edited meanwhile.
+        accept_current: give up what cannot be closed otherwise: a promotion whose
+            destinations were edited meanwhile, a run whose snapshot or journal is
+            damaged. Every file then stays as it is.
 
     Returns:
         What was done. A run whose promotion is in conflict stays open.
@@ -92,56 +108,95 @@ def recover(
     """
     return Recovery(
         runs=tuple(
-            _recover_one(
-                workspace,
-                state,
-                read_open_run(state, run_id),
-                accept_current=accept_current,
-            )
+            _recover_one(workspace, state, run_id, accept_current=accept_current)
             for run_id in open_runs(state)
         )
     )
 
 
+def sweep_unstarted(state: WorkspaceState) -> None:
+    """Remove what is left of runs that were killed before the journal named them.
+
+    Nothing had run in them, so their folders are empty; one that is not stays. The
+    newest are looked at, down to the last run that is over.
+    """
+    still_open = set(open_runs(state))
+    with Folder.open(state.journal) as journal, Folder.open(state.runs) as runs:
+        for run in reversed(runs_of(state)):
+            if run.record_digest.exists():
+                return
+            if run.run_id not in still_open:
+                remove_staged(journal, run.run_id)
+                with contextlib.suppress(OSError):
+                    runs.remove_folder(os.fsencode(run.run_id))
+
+
 def _recover_one(
-    workspace: Path, state: WorkspaceState, open_run: OpenRun, *, accept_current: bool
+    workspace: Path, state: WorkspaceState, run_id: str, *, accept_current: bool
 ) -> RecoveredRun:
-    detected = put_back_after_crash(workspace, state, open_run.run_id)
-    unrestored = tuple(
-        escape.path for escape in detected.escapes if escape.effect == "unrestored"
-    )
-    if unrestored:
-        names = ", ".join(path.decode(errors="replace") for path in unrestored)
-        raise NotPutBack(
-            f"run {open_run.run_id} was cut off and could not be put back: {names}"
-        )
-    promotion = _close_promotion(
+    try:
+        open_run = read_open_run(state, run_id)
+    except JournalDamaged:
+        if not accept_current:
+            raise
+        return _give_up(state, run_id)
+    detected, left = _put_back(workspace, state, run_id, accept_current=accept_current)
+    outcome, destinations = _close_promotion(
         workspace, state, open_run, accept_current=accept_current
     )
     done = RecoveredRun(
-        run_id=open_run.run_id,
+        run_id=run_id,
         put_back=tuple(e.path for e in detected.escapes if e.effect == "restored"),
         foreign=tuple(e.path for e in detected.escapes if e.effect == "foreign"),
-        unrestored=unrestored,
-        promotion=promotion[0],
-        destinations=tuple(bytes(path) for path in promotion[1]),
+        left_as_is=left,
+        promotion=outcome,
+        destinations=tuple(bytes(path) for path in destinations),
     )
     if done.promotion == "conflict":
         return done
-    _remove_litter(workspace, open_run)
-    remove_scratch(open_run.scratch)
-    write_record(
-        state.run(open_run.run_id), _record(workspace, open_run, detected, done)
-    )
+    _clear_up(workspace, state, open_run, undone=done.promotion in {"none", "undone"})
+    record = _record(workspace, open_run, detected, done)
+    write_record(state.run(run_id), record)
     open_run.close(state)
     return done
 
 
+def _put_back(
+    workspace: Path, state: WorkspaceState, run_id: str, *, accept_current: bool
+) -> tuple[Detected, bool]:
+    """Put the parent back; tells whether that was given up instead."""
+    try:
+        return _require_whole(put_back_after_crash(workspace, state, run_id)), False
+    except (JournalDamaged, StoreDamaged, StoreIncomplete, NotPutBack):
+        if not accept_current:
+            raise
+        return give_up_after_crash(state, run_id), True
+
+
+def _require_whole(detected: Detected) -> Detected:
+    lost = [e.path for e in detected.escapes if e.effect == "unrestored"]
+    if lost:
+        names = ", ".join(show_path(path) for path in lost)
+        raise NotPutBack(f"a run was cut off and could not be put back: {names}")
+    return detected
+
+
+def _give_up(state: WorkspaceState, run_id: str) -> RecoveredRun:
+    """Close a run of which the journal does not tell enough to close it by a record."""
+    give_up_after_crash(state, run_id)
+    own = os.fsencode(run_id) + b"."
+    with Folder.open(state.journal) as journal:
+        for name in journal.names():
+            if name.startswith(own):
+                journal.unlink(name)
+    return RecoveredRun(
+        run_id=run_id, put_back=(), foreign=(), left_as_is=True, promotion="given_up"
+    )
+
+
 def _close_promotion(
     workspace: Path, state: WorkspaceState, open_run: OpenRun, *, accept_current: bool
-) -> tuple[
-    Literal["none", "finished", "undone", "conflict", "given_up"], tuple[RelPath, ...]
-]:
+) -> tuple[PromotionOutcome, tuple[RelPath, ...]]:
     run = state.run(open_run.run_id)
     if not run.previous.is_dir():
         return "none", ()
@@ -150,23 +205,28 @@ def _close_promotion(
         Folder.open(run.previous) as kept,
         Folder.open(state.journal) as journal,
     ):
-        found = journals.recover(open_run.run_id, top, kept, journal)
+        try:
+            found = journals.recover(open_run.run_id, top, kept, journal)
+        except JournalDamaged:
+            if not accept_current:
+                raise
+            found = journals.Recovered(outcome="conflict", destinations=())
         if found is None:
-            return _single_promotion(top, kept, open_run)
+            return _without_journal(top, kept, open_run)
         if found.outcome == "conflict" and accept_current:
             journal.unlink(journals.journal_name(open_run.run_id))
             return "given_up", found.destinations
     return found.outcome, found.destinations
 
 
-def _single_promotion(
+def _without_journal(
     top: Folder, kept: Folder, open_run: OpenRun
 ) -> tuple[Literal["none", "finished", "undone"], tuple[RelPath, ...]]:
-    """Tell how far a promotion of one file had come: it needs no journal.
+    """Tell how far a promotion had come that has no journal (any more).
 
-    One rename is all or nothing, so the destination is the old file or the new one;
-    what is left is to say which, and to let go of the kept name of an old file that
-    is still in place.
+    One of several files was not decided yet, or is over; one of a single file has none:
+    its rename is all or nothing. A staged file that is still there says that nothing
+    was renamed.
     """
     now = hash_places(top, open_run.destinations)
     moved = tuple(
@@ -174,23 +234,42 @@ def _single_promotion(
         for path, before in open_run.destinations.items()
         if now.get(path) != before
     )
-    if moved:
-        return "finished", moved
     names = kept.names()
-    for name in names:
-        kept.unlink(name)
+    began_absent = all(open_run.destinations[path] is None for path in moved)
+    if moved and (names or began_absent) and not _has_staged(top, open_run):
+        return "finished", moved
+    if not moved:
+        for name in names:  # second names of what is still in place
+            kept.unlink(name)
     return ("undone" if names else "none"), ()
 
 
-def _remove_litter(workspace: Path, open_run: OpenRun) -> None:
-    """Remove staged files that the run has left beside its destinations."""
-    parents = {path.parent for path in open_run.destinations}
+def _has_staged(top: Folder, open_run: OpenRun) -> bool:
+    for parent in _parents(open_run):
+        with contextlib.suppress(OSError), top.reach(parent) as folder:
+            if any(is_staged_name(n, open_run.run_id) for n in folder.names()):
+                return True
+    return False
+
+
+def _parents(open_run: OpenRun) -> set[RelPath]:
+    return {path.parent for path in open_run.destinations}
+
+
+def _clear_up(
+    workspace: Path, state: WorkspaceState, open_run: OpenRun, *, undone: bool
+) -> None:
+    """Remove what the run has left that nobody asked for."""
+    had_begun = state.run(open_run.run_id).previous.is_dir()
     with Folder.open(workspace) as top:
-        for parent in parents:
+        for parent in _parents(open_run):
             with contextlib.suppress(OSError), top.reach(parent) as folder:
-                for name in folder.names():
-                    if is_staged_name(name, open_run.run_id):
-                        folder.unlink(name)
+                remove_staged(folder, open_run.run_id)
+        if undone and had_begun:
+            put_back_folders(top, open_run.folders)
+    with Folder.open(state.journal) as journal:
+        remove_staged(journal, open_run.run_id)
+    remove_scratch(open_run.scratch)
 
 
 def _record(
@@ -243,4 +322,5 @@ def _record(
             for path in (done.destinations if promoted else ())
         ),
         interrupted_by=None if promoted else int(signal.SIGTERM),
+        snapshot_id=detected.snapshot_id,
     )

@@ -9,28 +9,36 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
+import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from workspace_guard.containment.base import Enclosure, Limits, Progress
-from workspace_guard.errors import GuardError, PromotionFailed, RunNotClosed, show_path
-from workspace_guard.files.relpath import RelPath
+from workspace_guard.errors import (
+    GuardError,
+    Interrupted,
+    PromotionFailed,
+    RunNotClosed,
+    StateWriteFailed,
+    show_path,
+)
 from workspace_guard.files.replace import staged_name
 from workspace_guard.files.tree import CHUNK_BYTES, Folder, remove_entry, write_all
 from workspace_guard.step.archive import utc, write_record
 from workspace_guard.step.candidates import look
 from workspace_guard.step.destinations import hash_places
 from workspace_guard.step.environment import environment, scratch_folder
+from workspace_guard.step.folders import folder_times, put_back_folders
 from workspace_guard.step.judge import Facts, Judgement, Policy, Verdict, judge
 from workspace_guard.step.openrun import OpenRun
 from workspace_guard.step.promote import DestinationMoved, Promoted, prepare
 from workspace_guard.step.record import RunRecord
 from workspace_guard.step.stage import TASKS, StagedStep, stage, unstage
-from workspace_guard.step.verify import moved_targets, together, verify
+from workspace_guard.step.verify import moved_targets, never_ran, together, verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Mapping
     from pathlib import Path
 
     from workspace_guard.containment.base import ContainedRun, Containment, Stdio
@@ -87,11 +95,12 @@ def run_step(site: Site, command: tuple[str, ...], contract: Contract) -> RunRec
         contained, verification = _verify(
             site, staged, contract, enclosure, contained, targets
         )
+        contained = _heed_late_signals(site, contained)
         judgement = judge(
             _facts(site, contained, targets, staged, verification),
             _policy(contract, staged),
         )
-        judgement, promotion = _promote(site, staged, targets, judgement)
+        judgement, promotion = _promote(site, open_run, staged, targets, judgement)
         warnings = _leave_log(site.run, staged)
         warnings += _misplaced(contained, command)
         if contract.remove_step and judgement.verdict is Verdict.PROMOTED:
@@ -136,8 +145,11 @@ def _open_run(
     scratch: Path,
 ) -> OpenRun:
     """Put the run into the journal; it stays there until its record is written."""
-    absent = dict.fromkeys(target.destination for target in staged.targets)
+    absent = dict.fromkeys(t.destination for t in staged.targets if t.kind == "file")
+    destinations = {**absent, **staged.baseline}
     relative = staged.relative
+    with Folder.open(site.workspace) as top:
+        folders = folder_times(top, destinations)
     open_run = OpenRun(
         run_id=site.run.run_id,
         pid=os.getpid(),
@@ -148,7 +160,8 @@ def _open_run(
         step_name=staged.name,
         step=os.fsencode(staged.path) if relative is None else bytes(relative),
         scratch=os.fsencode(scratch),
-        destinations={**absent, **staged.baseline},
+        destinations=destinations,
+        folders=folders,
     )
     with _nothing_left_if_refused(site, staged, None):
         open_run.write(site.state)
@@ -229,10 +242,39 @@ def _verify(  # one value of each station so far
     )
     if so_far.verdict not in {Verdict.PROMOTED, Verdict.ACCEPTED, Verdict.CONFLICT}:
         return contained, None
-    verification, checked = verify(
-        contract, enclosure, lambda e, c: _contain(site, e, c, contract)
-    )
+    try:
+        verification, checked = verify(
+            contract, enclosure, lambda e, c: _contain(site, e, c, contract)
+        )
+    except RunNotClosed:
+        raise
+    except Interrupted as error:
+        return _interrupted(contained, error.signum), None
+    except GuardError as error:
+        return contained, never_ran(contract, error)
     return together(contained, checked), verification
+
+
+def _heed_late_signals(site: Site, contained: ContainedRun) -> ContainedRun:
+    """Let a signal that came after the command's end keep its work from promotion.
+
+    By the same rule as before that end: SIGTERM, or SIGINT twice. From here on the
+    promotion is decided and a signal comes too late.
+    """
+    arrived = site.interrupts.take()
+    if signal.SIGTERM in arrived:
+        return _interrupted(contained, signal.SIGTERM)
+    if len(arrived) > 1:
+        return _interrupted(contained, signal.SIGINT)
+    return contained
+
+
+def _interrupted(contained: ContainedRun, signum: int) -> ContainedRun:
+    runner = contained.runner
+    if runner.error is None:
+        fact = f"ended because {signal.Signals(signum).name} came to the guard"
+        runner = replace(runner, error="interrupted", message=fact)
+    return replace(contained, runner=runner, interrupted_by=signum)
 
 
 def _facts(
@@ -271,6 +313,7 @@ def _policy(contract: Contract, staged: StagedStep) -> Policy:
 
 def _promote(
     site: Site,
+    open_run: OpenRun,
     staged: StagedStep,
     targets: tuple[TargetState, ...],
     judgement: Judgement,
@@ -280,56 +323,48 @@ def _promote(
     site.on_event(Progress(stage="promoting"))
     run_id = site.run.run_id
     try:
-        with _times_kept_if_undone(site.workspace, targets):
+        open_run = _foreseen(site, open_run, targets)
+        with _folders_kept_if_undone(open_run, site.workspace):
             prepared = prepare(site.workspace, site.state, run_id, staged, targets)
             return judgement, prepared.commit()
     except DestinationMoved as error:
         reason = f"changed in the last moment: {error.destination}"
         return Judgement(verdict=Verdict.CONFLICT, reason=reason), ()
-    except PromotionFailed as error:
+    except (PromotionFailed, StateWriteFailed) as error:
         verdict = Verdict.PROMOTION_FAILED
         return Judgement(verdict=verdict, reason=error.message), ()
 
 
-@contextlib.contextmanager
-def _times_kept_if_undone(
-    workspace: Path, targets: tuple[TargetState, ...]
-) -> Generator[None]:
-    """Give the folders of the destinations their times back if the block fails.
+def _foreseen(
+    site: Site, open_run: OpenRun, targets: tuple[TargetState, ...]
+) -> OpenRun:
+    """See that the journal names every place that is about to change.
 
-    What was staged in them has moved them, and not promoting leaves no trace.
+    What a folder or a pattern has matched is known only now.
+
+    Raises:
+        StateWriteFailed: the journal could not be written; nothing has changed yet.
     """
-    paths = {above for target in targets for above in _above(target.destination)}
-    with Folder.open(workspace) as top:
-        before = {path: found for path in paths if (found := _stat_of(top, path))}
-        try:
-            yield
-        except BaseException:
-            for path, found in before.items():
-                _set_time(top, path, found)
-            raise
+    places = {target.destination: None for target in targets} | open_run.destinations
+    if places == open_run.destinations:
+        return open_run
+    with Folder.open(site.workspace) as top:
+        known = replace(
+            open_run, destinations=places, folders=folder_times(top, places)
+        )
+    known.write(site.state)
+    return known
 
 
-def _above(path: RelPath) -> Iterator[RelPath]:
-    """Every folder on the way to a path, the top itself first."""
-    for depth in range(len(path.parts)):
-        yield RelPath(path.parts[:depth])
-
-
-def _stat_of(top: Folder, path: RelPath) -> os.stat_result | None:
+@contextlib.contextmanager
+def _folders_kept_if_undone(open_run: OpenRun, workspace: Path) -> Generator[None]:
+    """Leave no trace in the folders of the destinations if the block fails."""
     try:
-        with top.reach(path) as folder:
-            return folder.own_stat()
-    except OSError:  # a folder that the promotion has to make
-        return None
-
-
-def _set_time(top: Folder, path: RelPath, wanted: os.stat_result) -> None:
-    # A folder that went away meanwhile, or is another's, keeps the time that it has.
-    with contextlib.suppress(OSError), top.reach(path) as folder:
-        if folder.own_stat().st_mtime_ns != wanted.st_mtime_ns:
-            where = folder.path if folder.fd is None else folder.fd
-            os.utime(where, ns=(wanted.st_atime_ns, wanted.st_mtime_ns))
+        yield
+    except (DestinationMoved, PromotionFailed):
+        with Folder.open(workspace) as top:
+            put_back_folders(top, open_run.folders)
+        raise
 
 
 def _misplaced(contained: ContainedRun, command: tuple[str, ...]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from workspace_guard.containment.base import ContainedRun, Enclosure
+    from workspace_guard.errors import GuardError
     from workspace_guard.step.contract import Contract
     from workspace_guard.step.targets import Target
 
@@ -76,6 +77,12 @@ def _fault(checked: ContainedRun) -> str | None:
     if runner.error == "exit":
         return f"exited with {runner.exit_code}"
     return runner.message or runner.error
+
+
+def never_ran(contract: Contract, error: GuardError) -> Verification:
+    """Say of a check that the guard could not run it; so it has not accepted."""
+    fault = f"could not be run: {error.message}"
+    return Verification(command=shlex.join(contract.verify), fault=fault)
 
 
 def together(run: ContainedRun, checked: ContainedRun) -> ContainedRun:

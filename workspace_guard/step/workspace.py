@@ -23,16 +23,16 @@ from workspace_guard.errors import (
     Interrupted,
     RecoveryConflict,
     RecoveryIncomplete,
-    RunNotClosed,
     StateUnusable,
     WorkspaceUnusable,
 )
-from workspace_guard.files.layout import StateLayout
+from workspace_guard.files.layout import StateLayout, make_private
 from workspace_guard.files.lock import WorkspaceLock
 from workspace_guard.files.tree import Folder, remove_entry
 from workspace_guard.step.archive import find_run, new_run, read_record, runs_of
 from workspace_guard.step.contract import Contract, Mode
-from workspace_guard.step.recover import Recovery, recover
+from workspace_guard.step.openrun import open_runs
+from workspace_guard.step.recover import Recovery, recover, sweep_unstarted
 from workspace_guard.step.run import Site, run_step
 
 if TYPE_CHECKING:
@@ -208,11 +208,12 @@ class Workspace:
                     check=interrupts.check,
                 ) as lock,
             ):
+                sweep_unstarted(self.state)
+                make_private(run.path)  # whoever held it may have swept it too
                 yield run, lock
-        except RunNotClosed:
-            raise  # the run took place; its folder is all that tells of it
         except GuardError:
-            _remove_run(run)
+            if run.run_id not in open_runs(self.state):
+                _remove_run(run)  # nothing has run; else it is all that tells of it
             raise
 
     def _recover_before_a_run(self) -> None:
