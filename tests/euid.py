@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def ordinary_user(*own: Path) -> Generator[int]:
-    """Run the block as an ordinary user, who is given the folders `own` first.
+def ordinary_user(*own: Path, groups: tuple[int, ...] = ()) -> Generator[int]:
+    """Run the block as an ordinary user.
+
+    Args:
+        own: folders that are given to that user first.
+        groups: of which the user is a member besides.
 
     Yields:
         The user's id.
@@ -30,8 +34,8 @@ def ordinary_user(*own: Path) -> Generator[int]:
         return
     for folder in own:
         os.chown(folder, ORDINARY_UID, ORDINARY_UID)
-    groups = os.getgroups()
-    os.setgroups([])
+    before = os.getgroups()
+    os.setgroups(list(groups))
     os.setegid(ORDINARY_UID)
     os.seteuid(ORDINARY_UID)
     try:
@@ -39,4 +43,4 @@ def ordinary_user(*own: Path) -> Generator[int]:
     finally:
         os.seteuid(0)
         os.setegid(0)
-        os.setgroups(groups)
+        os.setgroups(before)

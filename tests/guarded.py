@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,13 @@ class House:
 
     workspace: Path
     state: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def temporary(self) -> Path:
+        """The system's temporary folder, as the command sees it."""
+        folder = self.state.with_name("temporary")
+        folder.mkdir(exist_ok=True)
+        return folder
 
     # --- the public command -----------------------------------------------------------
 
@@ -81,10 +87,11 @@ class House:
         own = {
             "WORKSPACE_GUARD_STATE_DIR": str(self.state),
             "PYTHONDONTWRITEBYTECODE": "1",
+            "TMPDIR": str(self.temporary),
         }
         return {
             "cwd": self.workspace.parent,
-            "env": {**os.environ, **own, **self.environment, **env},
+            "env": {**os.environ, **own, **env},
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,

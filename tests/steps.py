@@ -45,7 +45,7 @@ def make_old(top: Path) -> None:
 
 
 def give_to_ordinary(top: Path) -> None:
-    """Let a tree belong to the ordinary user of `snapshots.as_ordinary`."""
+    """Let a tree belong to the ordinary user of `euid.ordinary_user`."""
     if not is_root():
         return
     for folder, folders, files in os.walk(os.fsencode(top)):

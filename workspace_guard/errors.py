@@ -44,12 +44,20 @@ class GuardError(Exception):
 
     exit_status: ClassVar[int] = 70
     msgid: ClassVar[str] = "internal"
-    usual_hint: ClassVar[str] = ""
+    usual_hint: ClassVar[str] = "this is a bug; please report what led to it"
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = self.usual_hint if hint is None else hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Come back from another process with the same facts and notes."""
+        return _revived, (type(self), *self.args), self.__dict__
+
+
+def _revived(kind: type[GuardError], *args: object) -> GuardError:
+    return kind.__new__(kind, *args)  # its constructor takes facts, not the message
 
 
 class ContractError(GuardError):
@@ -106,6 +114,7 @@ class SnapshotTooLarge(WorkspaceUnusable):
     """The content of the workspace is more than a snapshot may hold."""
 
     msgid = "snapshot-too-large"
+    usual_hint = "allow more with --max-snapshot BYTES, or name a smaller folder"
 
 
 class WorkspaceHeld(GuardError):
@@ -250,6 +259,7 @@ class PromotionFailed(GuardError):
 
     exit_status = 45
     msgid = "promotion-failed"
+    usual_hint = "the step still holds its targets; mend the cause and run it again"
 
 
 class Interrupted(GuardError):
@@ -261,6 +271,7 @@ class Interrupted(GuardError):
 
     exit_status = 130
     msgid = "interrupted"
+    usual_hint = "nothing has run and nothing has changed; start it again"
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by signal {signum} before the command ran")

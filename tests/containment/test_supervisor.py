@@ -26,6 +26,7 @@ from supervised import (
     until_started,
 )
 
+from workspace_guard.containment import supervision
 from workspace_guard.containment.base import RunnerResult, Stdio
 from workspace_guard.containment.launch import Ended
 from workspace_guard.containment.plain import PlainSupervision
@@ -75,14 +76,11 @@ def test_command_when_it_ends_then_its_status_is_told(
 
 
 @either
-@pytest.mark.parametrize("program", ["no-such-program", "./none", "none/of/this", ""])
+@pytest.mark.parametrize("program", ["no-such-program", "./none", "none/of/this"])
 def test_command_when_there_is_no_such_then_not_found(
     start: Start, program: str, tmp_path: Path
 ) -> None:
     """What is not there is told apart from what cannot be run."""
-    if not program and start == PlainSupervision.start:
-        pytest.skip("subprocess takes an empty name for the folder")
-
     result = run_whole(launch(tmp_path, program), start).result
     assert result == RunnerResult(
         error="not_found",
@@ -91,6 +89,11 @@ def test_command_when_there_is_no_such_then_not_found(
         timed_out=False,
         message=f"{program}: no such program",
     )
+
+
+def test_command_when_its_name_is_empty_then_not_found(tmp_path: Path) -> None:
+    """An empty name is no program, and not the first folder of the PATH either."""
+    assert run_whole(launch(tmp_path, "")).result.error == "not_found"
 
 
 def _file(place: Path, text: str, mode: int) -> str:
@@ -215,6 +218,36 @@ def test_stop_when_the_command_has_ended_by_itself_then_its_own_end_counts(
         result = events_until_end(supervised)[-1].result
         supervised.end_tree(0.0)
     assert (result.error, result.exit_code) == (None, 0)
+
+
+def test_stop_when_it_comes_with_the_start_then_the_command_ends_by_sigterm(
+    tmp_path: Path,
+) -> None:
+    """A signal that arrives between fork and exec waits for the program."""
+    with Supervision.start(launch(tmp_path, "sleep", "60")) as supervised:
+        supervised.stop("at once")
+        result = events_until_end(supervised)[-1].result
+        supervised.end_tree(0.0)
+    assert (result.error, result.signal) == ("interrupted", signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_command_when_nothing_ends_it_then_it_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that sits in the kernel does not hold up its own time limit."""
+    powerless = (
+        "import sys; sys.path.append(sys.argv[1]); "
+        "from workspace_guard.containment import supervisor\n"
+        "supervisor.KILL_S = 0.1\n"
+        "supervisor.Supervisor._signal_command = lambda *_: None\n"
+        "supervisor.main(int(sys.argv[2]))"
+    )
+    monkeypatch.setattr(supervision, "_PROGRAM", powerless)
+    course = run_whole(launch(tmp_path, "sleep", "60", timeout_s=0.05))
+    assert (course.result.error, course.result.timed_out) == ("timeout", True)
+    assert (course.result.exit_code, course.result.signal) == (None, None)
+    assert [each.command for each in course.tree.leftovers] == ["sleep 60"]
 
 
 @either
@@ -440,6 +473,7 @@ BEYOND_BARE = {
     "workspace_guard.containment.offspring",
     "workspace_guard.containment.relay",
     "workspace_guard.containment.supervisor",
+    "workspace_guard.containment.terminal",
     "workspace_guard.containment.wire",
     "workspace_guard.kernel",
     "workspace_guard.kernel.calls",

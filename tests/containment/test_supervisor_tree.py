@@ -293,6 +293,18 @@ def test_supervisor_when_killed_then_whole_tree_is_ended_and_it_is_lost(
     assert heartbeat.read_bytes().startswith(b"ended")
 
 
+def test_supervisor_when_killed_then_the_command_dies_with_it(tmp_path: Path) -> None:
+    """The command itself needs no mark to be found: the kernel ends it."""
+    environment = {"PATH": os.environ["PATH"]}
+    asked = launch(tmp_path, "sleep", "60", environment=environment)
+    with Supervision.start(asked) as supervised:
+        started = until_started(supervised)
+        os.kill(supervised.pid, signal.SIGKILL)
+        events_until_end(supervised)
+        supervised.end_tree(0.0)
+    until(lambda: gone(started.pid))
+
+
 @pytest.mark.slow
 def test_supervisor_when_stopped_then_is_lost_within_three_seconds(
     tmp_path: Path,

@@ -21,6 +21,7 @@ AS_BEFORE = "parent byte for byte, mode for mode, mtime for mtime as before"
         ("incident", f"incident: {AS_BEFORE}"),
         ("lingering", f"lingering: not promoted; {AS_BEFORE}"),
     ],
+    ids=["good", "incident", "lingering"],
 )
 def test_example_when_run_from_any_folder_then_ends_as_promised(
     tmp_path: Path, story: str, last_line: str

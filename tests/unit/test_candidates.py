@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from capabilities import require
-from snapshots import as_ordinary
+from euid import ordinary_user
 from steps import give_to_ordinary, make_workspace, put, staged_with
 
 from workspace_guard.step.candidates import look
@@ -303,7 +303,7 @@ def test_target_when_it_may_not_be_read_then_is_invalid(place: Path) -> None:
     give_to_ordinary(place)
     (staged.path / "output.md").chmod(0)
 
-    with as_ordinary():
+    with ordinary_user():
         found = rows(staged, contract)
 
     assert found == [("output.md", "invalid", "cannot be read: Permission denied")]
@@ -323,7 +323,7 @@ def test_folder_of_a_target_when_it_may_not_be_entered_then_is_invalid(
     (staged.path / "a").chmod(0)
     (staged.path / "c" / "e").chmod(0)
 
-    with as_ordinary():
+    with ordinary_user():
         found = rows(staged, contract)
 
     assert ("a/b.md", "invalid", "Permission denied") in found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from capabilities import require
-from snapshots import as_ordinary
+from euid import ordinary_user
 from steps import give_to_ordinary, make_workspace, put, staged_with, state_of
 
 from workspace_guard.errors import StateUnusable
@@ -262,7 +262,7 @@ def test_scratch_when_it_cannot_be_made_then_the_folder_is_named(
         with scratch_folder(place / "workspace", run):
             pass
 
-    with as_ordinary(), pytest.raises(StateUnusable) as caught:
+    with ordinary_user(), pytest.raises(StateUnusable) as caught:
         make()
 
     expected = f"state folder {closed}: no private temporary folder: Permission denied"

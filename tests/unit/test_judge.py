@@ -478,6 +478,15 @@ def test_judge_when_any_rule_is_broken_then_never_says_promoted(
 
 
 @given(_FACTS, _POLICIES)
+@example(
+    replace(
+        GOOD,
+        runner=runner("signal"),
+        stopped_for_escape=True,
+        escapes=(escape("restored"),),
+    ),
+    replace(POLICY, on_escape="report"),
+)
 def test_judge_when_a_command_was_cut_off_then_never_says_that_the_step_is_good(
     facts: Facts, policy: Policy
 ) -> None:

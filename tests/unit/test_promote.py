@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from accounts import ORDINARY_UID, is_root
 from capabilities import require
+from euid import ordinary_user
 from listing import TreeState, changes, tree_state
-from snapshots import as_ordinary, save_by_rename
+from snapshots import save_by_rename
 from steps import give_to_ordinary, make_old, make_workspace, put, staged_with, state_of
 
 from workspace_guard.errors import PromotionFailed, RunNotClosed
@@ -395,7 +396,7 @@ def test_destination_when_it_belongs_to_somebody_else_then_is_replaced_without_r
     os.chown(street.top / "a.md", 0, 0)
     (street.top / "a.md").chmod(0o4755)
 
-    with as_ordinary():
+    with ordinary_user():
         street.stage({"a.md": b"new\n"})
         street.promote()
 
@@ -650,7 +651,7 @@ def test_folder_when_read_only_then_none_is_promoted(place: Path) -> None:
     street = Street(place, FILES)
     give_to_ordinary(place)
     (street.top / "c").chmod(0o555)
-    with as_ordinary():
+    with ordinary_user():
         street.stage({"a.md": b"new a\n", "b.md": b"new b\n", "c/c.md": b"new c\n"})
 
         with refused(street, "Permission denied"):

@@ -29,6 +29,7 @@ from workspace_guard.containment.base import (
 from workspace_guard.errors import RecordDamaged, RecordMissing, RunNotClosed
 from workspace_guard.files.layout import RunFolder, StateLayout
 from workspace_guard.files.relpath import RelPath
+from workspace_guard.files.replace import to_json
 from workspace_guard.step.archive import (
     all_runs,
     find_run,
@@ -538,6 +539,7 @@ def test_record_when_written_then_its_digest_lies_beside_it(
 
     digest = hashlib.sha256(run.record.read_bytes()).hexdigest()
     assert run.record_digest.read_text() == f"{digest}\n"
+    assert run.record.read_bytes() == to_json(RECORD.to_json())
     assert sorted(os.listdir(run.path)) == ["record.json", "record.sha256"]
     assert read_record(run) == RECORD
 
@@ -554,15 +556,21 @@ def test_record_when_written_again_then_replaces_the_first(
     assert read_record(run).reason == "again"
 
 
+def _written(state: WorkspaceState) -> RunFolder:
+    """A record as `write_record` has written it, without waiting for the disk."""
+    run = state.run("x")
+    run.path.mkdir(exist_ok=True)
+    return _write_raw(run, to_json(RECORD.to_json()))
+
+
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(position=st.integers(min_value=0), bits=st.integers(min_value=1, max_value=255))
 def test_record_when_any_byte_was_changed_then_is_damaged(
     state: WorkspaceState, position: int, bits: int
 ) -> None:
     """A record fails its check wherever it was touched."""
-    run = state.run("x")
-    run.path.mkdir(exist_ok=True)
-    write_record(run, RECORD)
+    run = _written(state)
     content = bytearray(run.record.read_bytes())
     content[position % len(content)] ^= bits
     run.record.write_bytes(content)
@@ -574,15 +582,14 @@ def test_record_when_any_byte_was_changed_then_is_damaged(
     assert expected == caught.value.message
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(length=st.integers(min_value=0))
 def test_record_when_cut_off_then_is_damaged(
     state: WorkspaceState, length: int
 ) -> None:
     """A record that is not whole is none."""
-    run = state.run("x")
-    run.path.mkdir(exist_ok=True)
-    write_record(run, RECORD)
+    run = _written(state)
     content = run.record.read_bytes()
     run.record.write_bytes(content[: length % len(content)])
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from accounts import is_root
 from capabilities import require
+from euid import ordinary_user
 from listing import changes, tree_state
-from snapshots import as_ordinary
 from steps import OLD_NS, give_to_ordinary, make_old, make_workspace, put, staged_with
 
 from workspace_guard.errors import (
@@ -343,6 +343,24 @@ def test_steps_when_built_at_the_same_time_then_each_has_its_own_number(
 
 
 @pytest.mark.case("S62")
+def test_number_when_another_run_takes_it_in_that_moment_then_the_next_is_taken(
+    parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between looking for a free number and taking it somebody may have been faster."""
+    real, left = os.mkdir, [2]
+
+    def mkdir(name: bytes, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        if name.startswith(b"run_") and left[0]:
+            left[0] -= 1
+            real(name, mode, dir_fd=dir_fd)
+        real(name, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+
+    assert staged_with(parent)[0].name == "run_3"
+
+
+@pytest.mark.case("S62")
 def test_steps_when_one_of_two_fails_then_the_other_stays(parent: Path) -> None:
     """Clean-up after a failure removes its own step only."""
     staged, _ = staged_with(parent)
@@ -515,7 +533,7 @@ def test_input_when_it_may_not_be_read_then_is_named(
     make_old(top)
 
     before = tree_state(top)
-    with as_ordinary(), pytest.raises(InputError) as caught:
+    with ordinary_user(), pytest.raises(InputError) as caught:
         staged_with(top, input="notes/x.md")
 
     expected = "input notes/x.md: cannot be copied: Permission denied"
@@ -615,7 +633,7 @@ def test_pattern_when_it_cannot_match_in_a_folder_then_that_is_not_read(
     give_to_ordinary(place)
     (top / "closed").chmod(0)
 
-    with as_ordinary():
+    with ordinary_user():
         staged, _ = staged_with(top, target="glob:*.md")
 
     names = sorted(bytes(path) for path in staged.baseline)
@@ -697,7 +715,7 @@ def test_destination_when_it_may_not_be_read_then_is_named(
     make_old(top)
 
     before = tree_state(top)
-    with as_ordinary(), pytest.raises(ContractError) as caught:
+    with ordinary_user(), pytest.raises(ContractError) as caught:
         staged_with(top, target="notes/x.md")
 
     assert caught.value.message == "destination notes/x.md: Permission denied"
@@ -728,7 +746,7 @@ def test_workspace_when_it_cannot_be_written_then_is_unusable(
     give_to_ordinary(place)
     (top / path).chmod(mode)
 
-    with as_ordinary(), pytest.raises(WorkspaceUnusable) as caught:
+    with ordinary_user(), pytest.raises(WorkspaceUnusable) as caught:
         staged_with(top)
 
     expected = f"workspace {top}: no step can be built: {fact.format(top=top)}"
@@ -786,6 +804,19 @@ def test_step_when_taken_away_again_then_the_workspace_is_as_before(
         unstage(top, staged)
 
 
+def test_step_when_taken_away_then_an_empty_tasks_folder_of_theirs_stays(
+    tmp_path: Path,
+) -> None:
+    """A `tasks` folder that was there before is not ours, though nothing is in it."""
+    top = make_workspace(tmp_path / "workspace", {"output.md": b"x\n"})
+    (top / "tasks").mkdir()
+    make_old(top)
+
+    with unchanged(top):
+        staged, _ = staged_with(top)
+        unstage(top, staged)
+
+
 def test_step_when_taken_away_then_what_others_put_beside_it_stays(
     tmp_path: Path,
 ) -> None:
@@ -823,7 +854,7 @@ def test_ordinary_user_when_building_in_anothers_folder_then_can(place: Path) ->
     top.chmod(0o777)
     (top / "tasks").chmod(0o777)
 
-    with as_ordinary():
+    with ordinary_user():
         staged, _ = staged_with(top)
 
     assert (staged.path / "TASK.md").is_file()

@@ -361,6 +361,7 @@ def _code_spans(markdown: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @given(st.lists(_NAMES, max_size=4), st.lists(_NAMES, max_size=4))
 @example([b"` `"], [b" a "])
 @example([b"``", b"`"], [b" "])

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 @click.option(
     "--accept-current",
     is_flag=True,
-    help="Give up a promotion whose destinations were edited meanwhile;"
-    " every file stays as it is now.",
+    help="Give up what cannot be closed otherwise: a promotion whose destinations"
+    " were edited meanwhile, a damaged journal or snapshot. Every file stays as it is"
+    " now.",
 )
 @click.option(
     "--wait",
@@ -80,6 +81,7 @@ def _run_to_json(run: RecoveredRun) -> dict[str, object]:
         "run_id": run.run_id,
         "put_back": [path_fields(path) for path in run.put_back],
         "foreign": [path_fields(path) for path in run.foreign],
+        "left_as_is": run.left_as_is,
         "promotion": run.promotion,
         "destinations": [path_fields(path) for path in run.destinations],
     }
@@ -103,6 +105,8 @@ def _print_runs(runs: tuple[RecoveredRun, ...]) -> None:
             click.echo(f"  put back: {show_path(path)}", err=True)
         for path in run.foreign:
             click.echo(f"  newer edit, left alone: {show_path(path)}", err=True)
+        if run.left_as_is:
+            click.echo("  putting back was given up; files stay as they are", err=True)
         names = ", ".join(show_path(path) for path in run.destinations)
         click.echo(f"  {_PROMOTIONS[run.promotion]} {names}".rstrip(), err=True)
         if run.promotion == "conflict":

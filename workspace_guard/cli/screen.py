@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from workspace_guard.containment.base import Progress, Stdio
 from workspace_guard.files.tree import write_all
@@ -42,9 +42,12 @@ _STAGES = {
 class Screen:
     """Where the command's streams go, and the live line beside them."""
 
-    def __init__(self, stdio: Stdio, line: _LiveLine | None) -> None:
+    def __init__(
+        self, stdio: Stdio, line: _LiveLine | None, keys: _Keys | None = None
+    ) -> None:
         self.stdio = stdio
         self._line = line
+        self._keys = keys
 
     @classmethod
     @contextlib.contextmanager
@@ -74,39 +77,63 @@ class Screen:
             yield cls(Stdio(stdout=first, stderr=relay.fd), line)
 
     def show(self, progress: Progress) -> None:
-        """Tell the live line what is going on."""
+        """Tell the live line what is going on, and the keys whose they are."""
+        if self._keys is not None:
+            self._keys.hand_over(yes=progress.stage == "running")
         if self._line is not None:
             self._line.update(progress)
 
 
 def _own_terminal(
     stack: contextlib.ExitStack, *, live: bool
-) -> tuple[Stdio, _LiveLine | None]:
+) -> tuple[Stdio, _LiveLine | None, _Keys]:
     columns, rows = os.get_terminal_size(1)
     line = stack.enter_context(_LiveLine(1)) if live else None
     relay = stack.enter_context(_Relay(line, 1))
-    stack.enter_context(_raw_terminal(0))
+    keys = stack.enter_context(_Keys(0))
     stdio = Stdio(
         stdin=0, stdout=relay.fd, stderr=relay.fd, terminal=(rows, columns), size_of=1
     )
-    return stdio, line
+    return stdio, line, keys
 
 
-@contextlib.contextmanager
-def _raw_terminal(fd: int) -> Generator[None]:
-    """Hand every key through; the command's own terminal gives them their meaning."""
-    if sys.platform == "win32":
-        yield
-        return
-    import termios  # noqa: PLC0415  # not on Windows
-    import tty  # noqa: PLC0415
+class _Keys:
+    """The keys of a terminal: the command's while it runs, and else the guard's.
 
-    before = termios.tcgetattr(fd)
-    try:
-        tty.setraw(fd, termios.TCSADRAIN)
-        yield
-    finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+    Handed over, each goes through as it is, and the command's own terminal gives it its
+    meaning. Before and after, Ctrl-C is a signal to us: a large workspace takes time.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._before: list[Any] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.hand_over(yes=False)
+
+    def hand_over(self, *, yes: bool) -> None:
+        """Give the keys to the command, or take them back."""
+        if yes == (self._before is not None) or sys.platform == "win32":
+            return
+        import termios  # noqa: PLC0415  # not on Windows
+        import tty  # noqa: PLC0415
+
+        with contextlib.suppress(termios.error):  # the terminal is gone
+            if self._before is None:
+                before = termios.tcgetattr(self._fd)
+                tty.setraw(self._fd, termios.TCSADRAIN)
+                self._before = before
+            else:
+                before, self._before = self._before, None
+                termios.tcsetattr(self._fd, termios.TCSADRAIN, before)
 
 
 class _LiveLine:

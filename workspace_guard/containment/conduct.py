@@ -90,6 +90,8 @@ def conduct(
         StateUnusable: the log could not be opened; nothing was started.
         BaseException: whatever was raised meanwhile; the tree is ended by then.
     """
+    # Before it starts: a terminal is made ready for it by whoever shows this.
+    on_progress(Progress(stage="running"))
     try:
         supervised = supervise(launch)
     except OSError as error:
@@ -99,7 +101,7 @@ def conduct(
         course = _Course(supervised, launch, enclosure, interrupts, witness)
         ended = course.until_command_ends(on_progress)
         on_progress(Progress(stage="ending", escapes=witness.count))
-        tree, moved_targets = _end_tree(supervised, enclosure, limits)
+        tree, moved_targets = _end_tree(course, enclosure, limits.grace_s)
     return Conducted(
         runner=ended.result,
         leftovers=tree.leftovers,
@@ -122,7 +124,7 @@ class _Course:
         interrupts: Interrupts,
         witness: Witness,
     ) -> None:
-        self._supervised = supervised
+        self.supervised = supervised
         self._launch = launch
         self._stops = enclosure.on_escape == "stop"
         self._interrupts = interrupts
@@ -135,7 +137,7 @@ class _Course:
 
     def until_command_ends(self, on_progress: Callable[[Progress], None]) -> Ended:
         while True:
-            event = self._supervised.next_event(_TICK_S, self._wake_fds())
+            event = self.supervised.next_event(_TICK_S, self._wake_fds())
             match event:
                 case Ended():
                     return event
@@ -150,6 +152,20 @@ class _Course:
             self._look_around()
             on_progress(Progress(stage="running", escapes=self._witness.count))
 
+    def see_leftovers_out(self, grace_s: float) -> float:
+        """Give what is left of the tree its time, unless a signal ends the run.
+
+        Returns:
+            How much of the time there still is; seconds.
+        """
+        until = time.monotonic() + grace_s
+        while (left_s := until - time.monotonic()) > 0 and self.supervised.leftovers():
+            self.supervised.next_event(min(left_s, _TICK_S), self._wake_fds())
+            self._look_around()
+            if self.interrupted_by is not None or self.stopped_for_escape:
+                return 0.0
+        return max(left_s, 0.0)
+
     def _wake_fds(self) -> tuple[int, ...]:
         fds: tuple[int, ...] = ()
         if self._interrupts.fd is not None:
@@ -163,7 +179,7 @@ class _Course:
             self._answer(signum, passed_on=not self._launch.own_session)
         if self._stops and not self.stopped_for_escape and self._witness.count:
             self.stopped_for_escape = True
-            self._supervised.stop("ended at its first escape")
+            self.supervised.stop("ended at its first escape")
         self._follow_size()
 
     def _answer(self, signum: int, *, passed_on: bool) -> None:
@@ -171,9 +187,9 @@ class _Course:
             if self.interrupted_by is None:
                 self.interrupted_by = signum
                 name = signal.Signals(signum).name
-                self._supervised.stop(f"ended because {name} came to the guard")
+                self.supervised.stop(f"ended because {name} came to the guard")
         elif not passed_on:
-            self._supervised.send_signal(signum)
+            self.supervised.send_signal(signum)
 
     def _follow_size(self) -> None:
         fd = self._launch.stdio.size_of
@@ -183,25 +199,26 @@ class _Course:
             columns, rows = os.get_terminal_size(fd)
             if (rows, columns) != self._size:
                 self._size = (rows, columns)
-                self._supervised.resize(rows, columns)
+                self.supervised.resize(rows, columns)
 
 
 def _end_tree(
-    supervised: Supervised, enclosure: Enclosure, limits: Limits
+    course: _Course, enclosure: Enclosure, grace_s: float
 ) -> tuple[TreeEnd, tuple[bytes, ...]]:
     """See the tree to its end, and say which targets moved after the command's.
 
     Nobody can move a target once nobody is left, so without leftovers nothing has to
     be read twice.
     """
+    supervised = course.supervised
     left = supervised.leftovers()
     if not left:
-        return supervised.end_tree(limits.grace_s), ()
+        return supervised.end_tree(grace_s), ()
     with _step_of(enclosure) as step:
         before = _stamps(step, enclosure)
         paths = [os.path.join(os.fsencode(enclosure.step_path), p) for p in before]
         writing = holders(paths, [process.pid for process in left])
-        tree = supervised.end_tree(limits.grace_s, writing)
+        tree = supervised.end_tree(course.see_leftovers_out(grace_s), writing)
         return tree, moved(before, _stamps(step, enclosure))
 
 

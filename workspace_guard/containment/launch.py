@@ -156,16 +156,16 @@ class Supervised(Protocol):
 
 
 def runner_result(
-    code: int, *, timed_out: bool = False, stopped: str | None = None
+    code: int | None, *, timed_out: bool = False, stopped: str | None = None
 ) -> RunnerResult:
     """Say how the command ended, the strongest reason first.
 
     Args:
-        code: its exit code; negative: the signal that ended it.
+        code: its exit code; negative: the signal that ended it; None: nothing could.
         timed_out: whether it was ended because its time was up.
         stopped: why it was ended, where somebody asked for that.
     """
-    signum = -code if code < 0 else None
+    signum = -code if code is not None and code < 0 else None
     fault: RunnerFault | None = None
     message = ""
     if stopped is not None:
@@ -174,7 +174,7 @@ def runner_result(
         fault, message = "timeout", "ran longer than its time limit"
     elif signum is not None:
         fault, message = "signal", f"ended by {_signal_name(signum)}"
-    elif code != 0:
+    elif code is not None and code > 0:
         fault, message = "exit", f"exited with status {code}"
     return RunnerResult(
         error=fault,

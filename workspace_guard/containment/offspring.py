@@ -16,7 +16,7 @@ else:
 
 TERM_S = 0.3
 """How long a SIGTERM has before SIGKILL follows."""
-_KILL_S = 5.0
+KILL_S = 5.0
 """How long is waited for what SIGKILL does not end: it sits in the kernel."""
 _LOOK_S = 0.02
 _KILL_LOOK_S = 0.002
@@ -113,7 +113,7 @@ class Ending:
         self._seen: dict[int, tuple[bytes, str]] = {}
         self._asked: set[int] = set()
         self._how = "killed" if grace_s is None else "exited"
-        self._until = now + (_KILL_S if grace_s is None else grace_s)
+        self._until = now + (KILL_S if grace_s is None else grace_s)
         self.due = now
         """When to step next."""
         self.gone = False
@@ -153,7 +153,7 @@ class Ending:
         if self._how == "killed":
             return False
         self._how = "terminated" if self._how == "exited" else "killed"
-        self._until = now + (TERM_S if self._how == "terminated" else _KILL_S)
+        self._until = now + (TERM_S if self._how == "terminated" else KILL_S)
         if self._group is not None:
             signal_group(self._group, SIGTERM)
         return True

@@ -10,7 +10,6 @@ import contextlib
 import math
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +19,13 @@ from typing import TYPE_CHECKING, Self, cast
 
 from workspace_guard.containment import processes
 from workspace_guard.containment.base import Leftover, Usage
+from workspace_guard.containment.handover import (
+    descriptors_of,
+    make_request,
+    open_private,
+    open_streams,
+    signals_held_back,
+)
 from workspace_guard.containment.launch import (
     RUN_VARIABLE,
     Drained,
@@ -34,19 +40,14 @@ from workspace_guard.containment.plain import PlainSupervision
 from workspace_guard.containment.wire import Channel, heartbeat_line
 from workspace_guard.errors import show_path
 
-if sys.platform != "win32":
-    import termios
-
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator
-    from pathlib import Path
+    from collections.abc import Collection
     from types import TracebackType
 
     from workspace_guard.containment.base import (
         ProcessName,
         RunnerFault,
         RunnerResult,
-        Stdio,
     )
     from workspace_guard.containment.launch import Event, How, Launch, Supervised
     from workspace_guard.containment.wire import Message, Request
@@ -66,7 +67,6 @@ _PROGRAM = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from workspace_guard.containment.supervisor import main; main(int(sys.argv[2]))"
 )
-_HELD_BACK = ("SIGINT", "SIGQUIT", "SIGHUP", "SIGTERM", "SIGTSTP")
 _UNKNOWN_USAGE = Usage(cpu_s=0.0, max_rss_bytes=0)
 
 
@@ -121,20 +121,20 @@ class Supervision:
     def start(cls, launch: Launch) -> Self:
         """Start the supervisor and have it run the command; see `supervise`."""
         with contextlib.ExitStack() as passed, contextlib.ExitStack() as undo:
-            streams = _streams(passed, launch.stdio)
+            streams = open_streams(passed, launch.stdio)
             heartbeat = None
             if launch.heartbeat is not None:
-                heartbeat = _open(undo, launch.heartbeat, 0)
-            log = _open(passed, launch.log, os.O_APPEND)
+                heartbeat = open_private(undo, launch.heartbeat, 0)
+            log = open_private(passed, launch.log, os.O_APPEND)
             control, far = socket.socketpair()
             undo.enter_context(control)
             passed.enter_context(far)
-            request = _request(launch, streams, log, heartbeat)
+            request = make_request(launch, streams, log, heartbeat)
             command = [sys.executable, "-I", "-S", "-c", _PROGRAM, _ROOT]
-            with _signals_held_back():
+            with signals_held_back():
                 process = subprocess.Popen(
                     [*command, str(far.fileno())],
-                    pass_fds=_descriptors(request, far.fileno()),
+                    pass_fds=descriptors_of(request, far.fileno()),
                 )
                 undo.callback(_discard, process)
             supervision = cls(process, control, launch, request)
@@ -216,13 +216,8 @@ class Supervision:
             case ("not_started", fault, str(text)):
                 text = f"{show_path(self._program)}: {text}"
                 self._tell_ended(unknown_result(cast("RunnerFault", fault), text))
-            case ("ended", int(status), str(cause)):
-                stopped = self._reason if cause == "stop" else None
-                code = os.waitstatus_to_exitcode(status)
-                timed_out = cause == "timeout"
-                self._tell_ended(
-                    runner_result(code, timed_out=timed_out, stopped=stopped)
-                )
+            case ("ended", int() | None as status, str(cause)):
+                self._learn_end(status, cause)
             case ("tree_ended", rows, float(cpu_s), int(rss), log_fault):
                 self._note_rows(cast("list[Row]", rows))
                 self._log_fault = None if log_fault is None else str(log_fault)
@@ -231,6 +226,13 @@ class Supervision:
                 self._fault = text
             case _:
                 raise ValueError(message)
+
+    def _learn_end(self, status: int | None, cause: str) -> None:
+        code = None if status is None else os.waitstatus_to_exitcode(status)
+        stopped = self._reason if cause == "stop" else None
+        self._tell_ended(
+            runner_result(code, timed_out=cause == "timeout", stopped=stopped)
+        )
 
     def _tell_ended(self, result: RunnerResult, *, lost: bool = False) -> None:
         self._ended = True
@@ -374,81 +376,6 @@ class Supervision:
         if self._heartbeat is not None:
             os.close(self._heartbeat)
             self._heartbeat = None
-
-
-# --- the start ------------------------------------------------------------------------
-
-
-def _open(stack: contextlib.ExitStack, path: Path, flags: int) -> int:
-    """Open a file of ours for writing, owner-only, never through a link."""
-    flags |= os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(path, flags, 0o600)
-    stack.callback(os.close, fd)
-    return fd
-
-
-def _streams(stack: contextlib.ExitStack, stdio: Stdio) -> tuple[int, int, int]:
-    """The three descriptors; where one of our own is closed, the null device."""
-    given = (stdio.stdin, stdio.stdout, stdio.stderr)
-    stdin, stdout, stderr = (
-        _own_stream(stack, number) if fd is None else fd
-        for number, fd in enumerate(given)
-    )
-    return stdin, stdout, stderr
-
-
-def _own_stream(stack: contextlib.ExitStack, number: int) -> int:
-    try:
-        os.fstat(number)
-    except OSError:
-        fd = os.open(os.devnull, os.O_RDWR)
-        stack.callback(os.close, fd)
-        return fd
-    return number
-
-
-def _request(
-    launch: Launch, streams: tuple[int, int, int], log: int, heartbeat: int | None
-) -> Request:
-    terminal = launch.stdio.terminal
-    return {
-        "guard": os.getpid(),
-        "command": [os.fsencode(word) for word in launch.command],
-        "cwd": os.fsencode(launch.cwd),
-        "environment": {
-            os.fsencode(name): os.fsencode(value)
-            for name, value in launch.environment.items()
-        },
-        "streams": streams,
-        "terminal": None if terminal is None else (*terminal, termios.TIOCSWINSZ),
-        "own_session": launch.own_session,
-        "timeout_s": launch.timeout_s,
-        "log": log,
-        "heartbeat": heartbeat,
-        "hold": list(launch.hold_fds),
-    }
-
-
-def _descriptors(request: Request, control: int) -> tuple[int, ...]:
-    """All that the supervisor must inherit."""
-    fds = (*request["streams"], *request["hold"], request["log"], control)
-    beat = request["heartbeat"]
-    return fds if beat is None else (*fds, beat)
-
-
-@contextlib.contextmanager
-def _signals_held_back() -> Generator[None]:
-    """Start a process with the terminal's signals blocked, until it is ready for them.
-
-    A Ctrl-C in its first milliseconds would kill it. Of this thread only, and not by a
-    function run after fork: that would not be safe beside other threads (case E58).
-    """
-    wanted = {getattr(signal, name) for name in _HELD_BACK}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _discard(process: subprocess.Popen[bytes]) -> None:

@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import os
 import select
-import struct
 import sys
 import time
 
 from workspace_guard.containment.child import spawn, start_fault
-from workspace_guard.containment.offspring import TERM_S, Ending, signal_group
+from workspace_guard.containment.offspring import (
+    KILL_S,
+    TERM_S,
+    Ending,
+    signal_each,
+    signal_group,
+)
 from workspace_guard.containment.relay import Keyboard, Log, Pump, Sink
+from workspace_guard.containment.terminal import Foreground, Terminal
 from workspace_guard.containment.wire import Channel, heartbeat_line
-
-if sys.platform != "win32":
-    import fcntl
 
 if sys.platform == "linux":
     from workspace_guard.kernel import calls
@@ -120,11 +123,9 @@ class Supervisor:
         self.log = Log(request["log"])
         self.pumps: list[Pump] = []
         self.keyboard: Keyboard | None = None
-        self.terminal: tuple[int, int] | None = None
-        """Both ends: ours to carry, and the command's, held so that it stays open."""
+        self.terminal: Terminal | None = None
         self.whole_tree = sys.platform == "linux" and calls.adopt_orphans()
-        self.shared_terminal = self._own_terminal()
-        """The terminal that the command shares with us, and whose foreground it was."""
+        self.foreground = Foreground(request["streams"][0])
         self.pid = 0
         self.starting: int | None = None
         """Reads how the exec went; None once that is known."""
@@ -143,6 +144,7 @@ class Supervisor:
         self.beat_at = 0.0
         self.timeout_at: float | None = None
         self.kill_at: float | None = None
+        self.give_up_at: float | None = None
 
     def run(self, messages: list[Message]) -> None:
         """Serve the request; returns when the tree is gone and all is told.
@@ -171,15 +173,6 @@ class Supervisor:
             and not any(pump.pending for pump in self.pumps)
         )
 
-    def _own_terminal(self) -> tuple[int, int] | None:
-        stdin = self.request["streams"][0]
-        if self._has_session() or not os.isatty(stdin):
-            return None
-        try:
-            return stdin, os.tcgetpgrp(stdin)
-        except OSError:  # it is not the terminal of our session
-            return None
-
     # --- the start --------------------------------------------------------------------
 
     def _launch(self) -> None:
@@ -195,13 +188,11 @@ class Supervisor:
         wanted = self.request["terminal"]
         if wanted is None:
             return ()
-        master, slave = os.openpty()
-        self.terminal = master, slave
-        self._resize(wanted[0], wanted[1])
+        self.terminal = Terminal(*wanted)
         stdin, stdout, _ = self.request["streams"]
-        self.pumps = [Pump(master, Sink(stdout), self.log)]
-        self.keyboard = Keyboard(stdin, master)
-        return (slave,)
+        self.pumps = [Pump(self.terminal.our_end, Sink(stdout), self.log)]
+        self.keyboard = Keyboard(stdin, self.terminal.our_end)
+        return (self.terminal.command_end,)
 
     def _open_pipes(self) -> tuple[int, ...]:
         stdin, *destinations = self.request["streams"]
@@ -288,6 +279,8 @@ class Supervisor:
         if self.kill_at is not None and now >= self.kill_at:
             self.kill_at = now + TERM_S
             self._signal_command(_signal.SIGKILL)
+        if self.give_up_at is not None and now >= self.give_up_at:
+            self._command_ended(None)
 
     def _end_tree(self, ending: Ending, now: float) -> None:
         self._reap()
@@ -323,7 +316,8 @@ class Supervisor:
             case ("signal", int(signum)):
                 self._signal_foreground(signum)
             case ("resize", int(rows), int(columns)):
-                self._resize(rows, columns)
+                if self.terminal is not None:
+                    self.terminal.resize(rows, columns)
             case ("stop",):
                 self._stop()
             case ("end_tree", float(grace_s)):
@@ -341,35 +335,20 @@ class Supervisor:
             for _ in range(self.keyboard.take()):
                 self.channel.send("key")
 
-    def _resize(self, rows: int, columns: int) -> None:
-        wanted = self.request["terminal"]
-        if self.terminal is not None and wanted is not None:
-            size = struct.pack("4H", rows, columns, 0, 0)
-            fcntl.ioctl(self.terminal[0], wanted[2], size)
-
     # --- signals and ends -------------------------------------------------------------
 
     def _signal_foreground(self, signum: int) -> None:
         """Signal whom the terminal's own keys would reach."""
         if not self.running:
             return
-        try:
-            if self.terminal is not None:
-                os.killpg(os.tcgetpgrp(self.terminal[0]), signum)
-                return
-        except OSError:  # nobody is in the foreground just now
-            pass
-        self._signal_command(signum)
+        if self.terminal is None or not self.terminal.signal_foreground(signum):
+            self._signal_command(signum)
 
     def _signal_command(self, signum: int) -> None:
         """Signal the command's group; not being reaped, it still owns its number."""
-        try:
-            if self._has_session():
-                os.killpg(self.pid, signum)
-                return
-        except ProcessLookupError:  # it was forked just now and has no group yet
-            pass
-        os.kill(self.pid, signum)
+        # Forked just now, it has no group yet.
+        if not self._has_session() or not signal_group(self.pid, signum):
+            signal_each([self.pid], signum)
 
     def _has_session(self) -> bool:
         return self.request["own_session"] or self.terminal is not None
@@ -390,6 +369,7 @@ class Supervisor:
         if not self.cause:
             self.cause = cause
             self.kill_at = time.monotonic() + TERM_S
+            self.give_up_at = self.kill_at + KILL_S
             self._signal_command(_signal.SIGTERM)
 
     def _reap(self) -> None:
@@ -409,26 +389,16 @@ class Supervisor:
             if pid == self.pid:
                 self._command_ended(status)
 
-    def _command_ended(self, status: int) -> None:
+    def _command_ended(self, status: int | None) -> None:
+        """Tell how it ended; None: it cannot be ended, and is waited for no more."""
         self._learn_start()
         self.running = False
         self.keyboard = None  # what is typed from now on is for somebody else
-        if self.shared_terminal is not None:
-            self._give_back_terminal(*self.shared_terminal)
+        if not self._has_session():
+            self.foreground.give_back()
         if self.owes_end:
             self.owes_end = False
             self.channel.send("ended", status, self.cause)
-
-    def _give_back_terminal(self, terminal: int, group: int) -> None:
-        """Undo what a shell with job control does not: it keeps the foreground.
-
-        Only where nobody is there any more: it may be another's by now.
-        """
-        try:
-            if not signal_group(os.tcgetpgrp(terminal), 0):
-                os.tcsetpgrp(terminal, group)
-        except OSError:  # the terminal has gone, or that group has
-            return
 
     def _finish(self, ending: Ending) -> None:
         """The tree is gone, or what is left cannot be ended: say so, let go."""
@@ -443,7 +413,7 @@ class Supervisor:
 
     def _drain(self) -> None:
         if self.terminal is not None:
-            os.close(self.terminal[1])  # else the terminal would never end
+            self.terminal.release()
         for pump in self.pumps:
             pump.drain()
         self.terminal = None

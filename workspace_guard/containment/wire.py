@@ -7,8 +7,9 @@ imports nothing that takes time.
 The guard says `run request` once, and then `signal number`, `resize rows columns`,
 `stop`, `end_tree grace`. The supervisor says `started pid whole_tree` or
 `not_started fault text`, `beat`, `key` (an interrupt key was pressed),
-`ended status cause`, `tree_ended rows cpu_s max_rss_bytes log_fault`, and
-`failed text` where it broke. End of file from the guard means that it died.
+`ended status cause` (no status: it cannot be ended), `tree_ended rows cpu_s
+max_rss_bytes log_fault`, and `failed text` where it broke. End of file from the guard
+means that it died.
 """
 
 from __future__ import annotations

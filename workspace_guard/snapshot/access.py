@@ -11,7 +11,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Self
 
-from workspace_guard.snapshot.attributes import give_owner
+from workspace_guard.snapshot.attributes import open_to_owner
 from workspace_guard.snapshot.scan import Trail
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Access:
         parts = path.split(b"/") if path else []
         for count, name in enumerate(parts):
             folder = self._trail.reach(b"/".join(parts[:count]))
-            give_owner(folder, name, stat.S_IRWXU)
+            open_to_owner(folder, name)
             self.unlocked.add(b"/".join(parts[: count + 1]))
 
 

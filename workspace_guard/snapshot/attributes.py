@@ -9,6 +9,7 @@ Source: chown(2), inode(7), acl(5), open(2) on O_PATH.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from workspace_guard.snapshot.manifest import MODE, entry_of, row_of
 from workspace_guard.snapshot.scan import by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from workspace_guard.files.tree import Folder
     from workspace_guard.snapshot.manifest import Entry
@@ -63,8 +64,29 @@ def put_on_name(folder: Folder, name: bytes, entry: Entry) -> list[str]:
         os.close(fd)
 
 
-def give_owner(folder: Folder, name: bytes, rights: int) -> None:
-    """Add rights of the owner to a file or folder that lacks them, following no link.
+def open_to_owner(folder: Folder, name: bytes) -> None:
+    """Give the owner of a folder all rights on it, following no link.
+
+    Raises:
+        TypeMoved: it is no folder; it was not touched.
+        OSError: the rights could not be given.
+    """
+    fd = _hold(folder, name)
+    try:
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISDIR(mode):
+            raise TypeMoved(0, "is no folder any more")
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            os.chmod(_target(fd), stat.S_IMODE(mode) | stat.S_IRWXU)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def owner_may(folder: Folder, name: bytes, rights: int) -> Generator[None]:
+    """Add rights of the owner for a block, and take them back from the same inode.
+
+    It may be a file that somebody else has a name of, so nothing of it is to stay.
 
     Raises:
         OSError: they could not be given.
@@ -72,8 +94,13 @@ def give_owner(folder: Folder, name: bytes, rights: int) -> None:
     fd = _hold(folder, name)
     try:
         mode = os.fstat(fd).st_mode
-        if not stat.S_ISLNK(mode) and mode & rights != rights:
-            os.chmod(_target(fd), stat.S_IMODE(mode) | rights)
+        if stat.S_ISLNK(mode):
+            raise TypeMoved(0, "is a link by now")
+        os.chmod(_target(fd), stat.S_IMODE(mode) | rights)
+        try:
+            yield
+        finally:
+            os.chmod(_target(fd), stat.S_IMODE(mode))
     finally:
         os.close(fd)
 

@@ -155,13 +155,13 @@ def capture(
                 continue
             pending += [join(path, name) for name in reversed(inner)]
             on_progress(walk.files)
-    groups = (tuple(paths) for paths in walk.names.values() if len(paths) > 1)
+    groups = (sorted(paths) for paths in walk.names.values() if len(paths) > 1)
     return Capture(
         manifest=Manifest(
             moment_ns=moment_ns,
             top=root_stored,
             folders=walk.folders,
-            links=tuple(groups),
+            links=tuple(tuple(paths) for paths in sorted(groups)),
             gaps=tuple(walk.gaps),
             skip=skip,
         ),

@@ -270,7 +270,7 @@ class _Draft:
         return joins
 
     def _settles(self) -> Iterable[Settle]:
-        for path in sorted(self.settled, key=depth, reverse=True):
+        for path in sorted(self.settled, key=lambda path: (-depth(path), path)):
             entry = self.manifest.entry(path)
             if entry is not None and entry.type == "folder" and path not in self.left:
                 yield Settle(path=path, entry=entry)

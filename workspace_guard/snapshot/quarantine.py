@@ -14,7 +14,7 @@ import stat
 from typing import TYPE_CHECKING, Self
 
 from workspace_guard.files.tree import CHUNK_BYTES, Folder, write_all
-from workspace_guard.snapshot.attributes import give_owner, put_on_name, put_on_open
+from workspace_guard.snapshot.attributes import owner_may, put_on_name, put_on_open
 from workspace_guard.snapshot.manifest import (
     MTIME_NS,
     SIZE,
@@ -99,13 +99,19 @@ class Quarantine:
         if to.lookup(kept) is not None:
             self._saved[path] = join(kept_above, kept)
 
-    def take_folder(self, folder: Folder, name: bytes, path: bytes) -> None:
+    def take_folder(self, folder: Folder, name: bytes, path: bytes, row: Row) -> None:
         """Keep a folder that is empty by now, and remove it.
+
+        Args:
+            folder: holds it.
+            name: its name there.
+            path: its path in the tree.
+            row: what it was before it was emptied.
 
         Raises:
             OSError: it is where it was, perhaps because it is not empty.
         """
-        entry = _entry(folder, name)
+        entry = entry_of((row, None, extra_of(folder, name, folder.stat(name))))
         kept = self._keep_above(path)
         folder.remove_folder(name)
         self._saved[path] = kept
@@ -181,12 +187,12 @@ def _copy_file(folder: Folder, name: bytes, to: Folder, kept: bytes) -> None:
 
 
 def _open_in_any_case(folder: Folder, name: bytes) -> int:
-    """Open a file that is about to be removed, giving us the right where it lacks."""
+    """Open a file of ours for reading, also where its mode keeps its owner out."""
     try:
         return folder.open_regular(name)
     except PermissionError:
-        give_owner(folder, name, stat.S_IRUSR)
-        return folder.open_regular(name)
+        with owner_may(folder, name, stat.S_IRUSR):
+            return folder.open_regular(name)
 
 
 def _copy_steadily(fd: int, to_fd: int) -> None:

@@ -246,7 +246,7 @@ class _Work:
     def _save_one(self, path: bytes, row: Row) -> None:
         folder, name = self.access.at(path)
         if is_folder(row):
-            self.quarantine.take_folder(folder, name, path)
+            self.quarantine.take_folder(folder, name, path, row)
         else:
             self.quarantine.take(folder, name, path)
 

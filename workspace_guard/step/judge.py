@@ -55,6 +55,11 @@ class Verdict(enum.Enum):
         """One sentence for people."""
         return _MEANING[self]
 
+    @property
+    def next_step(self) -> str:
+        """What to do about it."""
+        return _NEXT_STEP[self]
+
 
 ESCAPED_NOT_RESTORED = 31
 
@@ -88,6 +93,23 @@ _MEANING = {
     Verdict.REJECTED: "the contract's own check refused the candidate",
     Verdict.CONFLICT: "a destination was changed by somebody else meanwhile",
     Verdict.PROMOTION_FAILED: "promotion failed and was undone",
+}
+
+_NEXT_STEP = {
+    Verdict.PROMOTED: "none; the old content is kept with the run",
+    Verdict.ACCEPTED: "take what you want from the step's folder",
+    Verdict.RUNNER_FAILED: "read execution.log in the step's folder",
+    Verdict.TIMED_OUT: "read execution.log; allow more with --timeout SECONDS",
+    Verdict.UNFINISHED: "have the command wait for what it starts",
+    Verdict.ESCAPED: "look at the named paths in the run's quarantine",
+    Verdict.UNPROVEN: "close the named gap, or say --accept-gaps",
+    Verdict.TARGET_MISSING: "see in TASK.md and execution.log what was asked and done",
+    Verdict.TARGET_INVALID: "leave a regular file with one name; --allow-empty helps "
+    "where an empty one is right",
+    Verdict.UNCHANGED: "see in execution.log why nothing was done",
+    Verdict.REJECTED: "read what the check says in execution.log",
+    Verdict.CONFLICT: "compare the destination with the step's target, then run again",
+    Verdict.PROMOTION_FAILED: "mend the cause; the step still holds its targets",
 }
 
 

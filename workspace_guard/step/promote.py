@@ -179,9 +179,7 @@ def _refusal(
         return RunNotClosed(fact + notes)
     if isinstance(error, journals.Moved):
         return DestinationMoved(show_path(error.filename))
-    return PromotionFailed(
-        fact, hint="the step still holds its targets; mend the cause and run it again"
-    )
+    return PromotionFailed(fact)
 
 
 def _stage_all(

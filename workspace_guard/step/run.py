@@ -90,6 +90,7 @@ def run_step(site: Site, command: tuple[str, ...], contract: Contract) -> RunRec
         enclosure = _enclosure(site, staged, contract, scratch)
         with _nothing_left_if_refused(site, staged, open_run):
             contained = _contain(site, enclosure, command, contract)
+        contained = _heed_late_signals(site, contained)
         site.on_event(Progress(stage="judging"))
         targets = look(staged, contract)
         contained, verification = _verify(
@@ -258,15 +259,15 @@ def _verify(  # one value of each station so far
 def _heed_late_signals(site: Site, contained: ContainedRun) -> ContainedRun:
     """Let a signal that came after the command's end keep its work from promotion.
 
-    By the same rule as before that end: SIGTERM, or SIGINT twice. From here on the
-    promotion is decided and a signal comes too late.
+    By the same rule as before that end: SIGTERM, or SIGINT twice.
     """
     arrived = site.interrupts.take()
-    if signal.SIGTERM in arrived:
-        return _interrupted(contained, signal.SIGTERM)
-    if len(arrived) > 1:
-        return _interrupted(contained, signal.SIGINT)
-    return contained
+    signum = contained.interrupted_by
+    if signum is None and signal.SIGTERM in arrived:
+        signum = signal.SIGTERM
+    elif signum is None and len(arrived) > 1:
+        signum = signal.SIGINT
+    return contained if signum is None else _interrupted(contained, signum)
 
 
 def _interrupted(contained: ContainedRun, signum: int) -> ContainedRun:
@@ -323,8 +324,8 @@ def _promote(
     site.on_event(Progress(stage="promoting"))
     run_id = site.run.run_id
     try:
-        open_run = _foreseen(site, open_run, targets)
-        with _folders_kept_if_undone(open_run, site.workspace):
+        _foresee(site, open_run, targets)
+        with _folders_kept_if_undone(site.workspace, targets):
             prepared = prepare(site.workspace, site.state, run_id, staged, targets)
             return judgement, prepared.commit()
     except DestinationMoved as error:
@@ -335,9 +336,7 @@ def _promote(
         return Judgement(verdict=verdict, reason=error.message), ()
 
 
-def _foreseen(
-    site: Site, open_run: OpenRun, targets: tuple[TargetState, ...]
-) -> OpenRun:
+def _foresee(site: Site, open_run: OpenRun, targets: tuple[TargetState, ...]) -> None:
     """See that the journal names every place that is about to change.
 
     What a folder or a pattern has matched is known only now.
@@ -347,24 +346,24 @@ def _foreseen(
     """
     places = {target.destination: None for target in targets} | open_run.destinations
     if places == open_run.destinations:
-        return open_run
+        return
     with Folder.open(site.workspace) as top:
-        known = replace(
-            open_run, destinations=places, folders=folder_times(top, places)
-        )
-    known.write(site.state)
-    return known
+        folders = folder_times(top, places)
+    replace(open_run, destinations=places, folders=folders).write(site.state)
 
 
 @contextlib.contextmanager
-def _folders_kept_if_undone(open_run: OpenRun, workspace: Path) -> Generator[None]:
+def _folders_kept_if_undone(
+    workspace: Path, targets: tuple[TargetState, ...]
+) -> Generator[None]:
     """Leave no trace in the folders of the destinations if the block fails."""
-    try:
-        yield
-    except (DestinationMoved, PromotionFailed):
-        with Folder.open(workspace) as top:
-            put_back_folders(top, open_run.folders)
-        raise
+    with Folder.open(workspace) as top:
+        before = folder_times(top, (target.destination for target in targets))
+        try:
+            yield
+        except (DestinationMoved, PromotionFailed):
+            put_back_folders(top, before)
+            raise
 
 
 def _misplaced(contained: ContainedRun, command: tuple[str, ...]) -> tuple[str, ...]:

@@ -59,7 +59,10 @@ def state_layout(state_dir: str | os.PathLike[str] | None = None) -> StateLayout
             raise StateUnusable(given, f"cannot be reached: {error}") from error
     import platformdirs  # noqa: PLC0415  # only where no folder was given
 
-    found = platformdirs.user_state_path("workspace-guard", appauthor=False)
+    try:
+        found = platformdirs.user_state_path("workspace-guard", appauthor=False)
+    except RuntimeError:  # its newer versions say so, its older ones leave the `~`
+        found = Path("~")
     if not found.is_absolute():
         raise StateUnusable(found, "this user has no home folder that is known")
     return StateLayout(found.resolve())
