@@ -22,12 +22,18 @@ from accounts import (
     find_interpreter,
     is_root,
 )
+from hypothesis import HealthCheck, settings
 from sample import build_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytest.register_assert_rewrite("suite")
+# A limit for each example would fail where the machine is busy, and tell nothing.
+settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
 
 AGENTS = Path(__file__).parent / "agents"
 MODES = ("detect",)

@@ -45,11 +45,7 @@ either = pytest.mark.parametrize(
     ids=["supervisor", "plain"],
 )
 
-IGNORES_SIGTERM = (
-    "import _signal, os, time\n"
-    "_signal.signal(_signal.SIGTERM, _signal.SIG_IGN)\n"
-    "time.sleep(60)"
-)
+IGNORES_SIGTERM = shell("trap '' TERM; sleep 60")
 
 
 # --- how it ends ----------------------------------------------------------------------
@@ -175,7 +171,7 @@ def test_command_when_it_outlasts_its_time_and_ignores_sigterm_then_is_killed(
     start: Start, tmp_path: Path
 ) -> None:
     """The time limit holds against a program that does not want to end."""
-    asked = launch(tmp_path, *python(IGNORES_SIGTERM), timeout_s=0.3)
+    asked = launch(tmp_path, *IGNORES_SIGTERM, timeout_s=0.3)
     began = time.monotonic()
     result = run_whole(asked, start).result
     assert (result.error, result.signal, result.timed_out) == ("timeout", 9, True)

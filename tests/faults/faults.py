@@ -11,6 +11,7 @@ import errno
 import os
 import signal
 import sys
+import tempfile
 import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -26,7 +27,18 @@ ONCE_AND_FOR_GOOD = (False, True)
 _UNHURT = 0
 _BROKEN = 70
 
+_IN_MEMORY = "/dev/shm"
+
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+
+
+def fresh_folder() -> tempfile.TemporaryDirectory[str]:
+    """An empty folder for one attempt, in memory where that can be had.
+
+    The loops make thousands of flushes, and no test can see what a disk does in one.
+    """
+    in_memory = os.access(_IN_MEMORY, os.W_OK | os.X_OK)
+    return tempfile.TemporaryDirectory(dir=_IN_MEMORY if in_memory else None)
 
 
 @dataclass(slots=True)

@@ -11,13 +11,20 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from faults import ERRNOS, ONCE_AND_FOR_GOOD, Hit, fail_nth, killed_at, needs_fork
+from faults import (
+    ERRNOS,
+    ONCE_AND_FOR_GOOD,
+    Hit,
+    fail_nth,
+    fresh_folder,
+    killed_at,
+    needs_fork,
+)
 from groups import OWNER, staged, staged_path
 from oscalls import each_call
 
@@ -79,7 +86,7 @@ def test_one_file_when_any_call_fails_then_is_old_or_new_and_the_first_error_tel
 ) -> None:
     """Before the rename the file is the old one; a failing flush after it is told."""
     for nth in itertools.count(1):
-        with tempfile.TemporaryDirectory() as name, Folder.open(name) as folder:
+        with fresh_folder() as name, Folder.open(name) as folder:
             one.write(folder, OLD)
             raised, hit = _attempt(
                 nth, code, lambda f=folder: one.write(f, NEW), persistent=persistent
@@ -106,7 +113,7 @@ def test_one_file_when_killed_at_any_call_then_is_old_or_new(one: OneFile) -> No
     """What a kill leaves beside bears our name, so that the next run can remove it."""
     states: list[object] = []
     for nth in itertools.count(1):
-        with tempfile.TemporaryDirectory() as name, Folder.open(name) as folder:
+        with fresh_folder() as name, Folder.open(name) as folder:
             one.write(folder, OLD)
             killed = killed_at(nth, lambda f=folder: one.write(f, NEW))
             states.append(one.read(folder))
@@ -121,7 +128,7 @@ def test_one_file_when_killed_at_any_call_then_is_old_or_new(one: OneFile) -> No
 @both_writers
 def test_one_file_when_every_write_is_short_then_is_whole(one: OneFile) -> None:
     """A short write is gone on with."""
-    with tempfile.TemporaryDirectory() as name, Folder.open(name) as folder:
+    with fresh_folder() as name, Folder.open(name) as folder:
         with each_call(at_most=2):
             one.write(folder, NEW)
         assert one.read(folder) == NEW
@@ -206,7 +213,7 @@ def _fail_each(body: Body, code: int, *, persistent: bool) -> tuple[int, set[str
     """
     forgiven: set[str] = set()
     for nth in itertools.count(1):
-        with tempfile.TemporaryDirectory() as root, staged(Path(root)) as group:
+        with fresh_folder() as root, staged(Path(root)) as group:
             body.prepare(group)
             raised, hit = _attempt(
                 nth,
@@ -264,6 +271,7 @@ def _notes(error: OSError) -> str:
     return "; ".join(getattr(error, "__notes__", ()))
 
 
+@pytest.mark.slow
 @pytest.mark.case("S58", "S59", "S53")
 @every_body
 @by_errno
@@ -280,6 +288,7 @@ def test_three_files_when_any_call_fails_then_all_are_old_or_all_new(
         assert forgiven == body.forgiven
 
 
+@pytest.mark.slow
 @needs_fork
 @pytest.mark.case("S58", "E59")
 @every_body
@@ -288,7 +297,7 @@ def test_three_files_when_killed_at_any_call_then_all_are_old_or_all_new(
 ) -> None:
     """SIGKILL before each call: the next command finishes or undoes the work."""
     for nth in itertools.count(1):
-        with tempfile.TemporaryDirectory() as root, staged(Path(root)) as group:
+        with fresh_folder() as root, staged(Path(root)) as group:
             body.prepare(group)
             killed = killed_at(nth, lambda g=group: body.run(g))
             if killed:
@@ -306,7 +315,7 @@ def test_three_files_when_reads_and_writes_are_short_then_ends_as_ever(
     body: Body,
 ) -> None:
     """Neither a short write nor a short read is taken for the end."""
-    with tempfile.TemporaryDirectory() as root, staged(Path(root)) as group:
+    with fresh_folder() as root, staged(Path(root)) as group:
         body.prepare(group)
         with each_call(at_most=3):
             body.run(group)

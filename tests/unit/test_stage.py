@@ -591,6 +591,26 @@ def test_step_when_no_target_is_wanted_then_needs_no_document(tmp_path: Path) ->
     assert (staged.targets, staged.baseline, staged.inputs) == ((), {}, ())
 
 
+@pytest.mark.case("E14")
+@pytest.mark.parametrize("make", ["two files", "one file with two names"])
+def test_targets_when_the_file_system_tells_case_apart_then_are_told_apart(
+    tmp_path: Path, make: str
+) -> None:
+    """Names that differ in case are two, also where both are one file's."""
+    if (tmp_path.with_name(tmp_path.name.swapcase())).exists():
+        pytest.skip("this file system does not tell case apart")
+    top = make_workspace(tmp_path / "workspace", {"x.md": b"x"})
+    if make == "two files":
+        put(top, "X.MD", b"y")
+    else:
+        require("hard-links")
+        os.link(top / "x.md", top / "X.MD")
+
+    staged, _ = staged_with(top, target=["a.md", "A.md"])
+
+    assert len(staged.targets) == 2
+
+
 def test_destinations_when_absent_then_are_not_in_the_baseline(parent: Path) -> None:
     """What is not there yet is told from what is."""
     targets = ["new.md", "a/b/new.md", "notes/plan.md", "output.md=notes/plan2.md"]

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -14,11 +15,12 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from capabilities import require
-from snapshots import Ground, as_ordinary, deep_tree
+from snapshots import Ground, as_ordinary, deep_tree, wait_for
 
 from workspace_guard.errors import (
     SnapshotTooLarge,
@@ -31,8 +33,7 @@ from workspace_guard.snapshot.manifest import Entry, Gap
 from workspace_guard.snapshot.store import Snapshot, Store, Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 LARGE = CHUNK_BYTES + 17
 
@@ -211,6 +212,23 @@ def test_create_when_a_file_has_two_names_then_they_are_one_group(
     assert (snapshot.head.files, snapshot.head.size_bytes) == (3, 11)
 
 
+def test_create_when_a_file_has_many_names_then_reads_it_once(ground: Ground) -> None:
+    """Names cost nothing but their entries."""
+    require("procfs")
+    ground.put("name-0", b"n" * 4 * CHUNK_BYTES)
+    for number in range(1, 8):
+        os.link(ground.top / "name-0", ground.top / f"name-{number}")
+    before = bytes_read()
+    ground.take()
+    assert bytes_read() - before < 5 * CHUNK_BYTES
+
+
+def bytes_read() -> int:
+    """How much this process has read since it was started."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line[7:]) for line in lines if line.startswith("rchar: "))
+
+
 def test_create_when_a_file_is_large_then_streams_it(ground: Ground) -> None:
     """Content never lies in memory whole."""
     size = 24 * CHUNK_BYTES
@@ -245,12 +263,23 @@ def test_create_when_something_is_skipped_then_is_not_in_it(ground: Ground) -> N
 @pytest.mark.slow
 def test_create_when_a_tree_is_very_deep_then_takes_all_of_it(ground: Ground) -> None:
     """Depth costs neither descriptors nor the interpreter's stack."""
-    with deep_tree(ground.top, 1_500):
+    with deep_tree(ground.top, 1_500), few_descriptors(300):
         manifest = ground.take().manifest
         changes = ground.compare(manifest).changes
     assert sum(1 for _ in manifest.entries()) == 1_501
     assert manifest.gaps == ()
     assert changes == ()
+
+
+@contextlib.contextmanager
+def few_descriptors(limit: int) -> Iterator[None]:
+    """Allow this process few open files for a block."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_create_when_another_file_system_is_mounted_then_covers_it_and_says_so(
@@ -311,9 +340,8 @@ def test_create_when_a_folder_is_unreadable_then_is_a_gap_that_can_hide(
 
 
 @contextlib.contextmanager
-def meddling(edit: object) -> Iterator[None]:
+def meddling(edit: Callable[[], object]) -> Iterator[None]:
     """Do something over and over in another thread while the block runs."""
-    assert callable(edit)
     done = threading.Event()
 
     def run() -> None:
@@ -366,6 +394,28 @@ def test_create_when_a_file_never_holds_still_then_is_a_gap_that_can_hide(
     assert entry_of(snapshot, b"moving").sha256 is None
     assert content_of(ground.store, snapshot, b"steady") == b"steady"
     assert only(ground.store, ".pack").stat().st_size == 6
+
+
+@pytest.mark.case("S11")
+def test_create_when_a_folder_never_holds_still_then_is_a_gap_that_can_hide(
+    ground: Ground,
+) -> None:
+    """A listing that mixes two moments is stated as one."""
+    for number in range(300):
+        ground.put(f"steady-{number}")
+
+    def come_and_go() -> None:
+        (ground.top / "fleeting").touch()
+        (ground.top / "fleeting").unlink()
+
+    def unsteady() -> bool:
+        gaps = ground.take().manifest.gaps
+        return ("unstable", b"", True) in [
+            (gap.kind, gap.path, gap.could_hide_escape) for gap in gaps
+        ]
+
+    with meddling(come_and_go):
+        wait_for(unsteady)
 
 
 # --- Refused, or given up -------------------------------------------------------------
@@ -615,6 +665,18 @@ def test_create_when_content_is_there_already_then_adds_only_the_new(
     loaded = store.load(second.id)
     assert content_of(store, loaded, b"a") == b"first"
     assert (first.id, second.id) == tuple(one.id for one in store.list())
+
+
+def test_create_when_another_process_dropped_the_content_then_keeps_it_anew(
+    ground: Ground,
+) -> None:
+    """What this process knew of the store may be gone."""
+    ground.put("a", b"first")
+    first = ground.take()
+    Store(ground.store.folder).drop(first.id)
+    second = ground.take()
+    store = Store(ground.store.folder)
+    assert content_of(store, store.load(second.id), b"a") == b"first"
 
 
 def test_create_when_nothing_is_new_then_writes_no_pack(ground: Ground) -> None:

@@ -182,8 +182,6 @@ class _Walk:
         """
         listing = list_folder(folder, self.skipped.get(path, frozenset()))
         record = self.manifest.folders.get(path)
-        if path in self.created:
-            record = None
         if record is None or not self._is_untouched(path, listing, record):
             explained = self._compare_names(path, folder, listing, record)
         else:

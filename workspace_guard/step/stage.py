@@ -173,12 +173,13 @@ def targets_of(top: Folder, contract: Contract) -> tuple[Target, ...]:
 
 def _folds_case(top: Folder) -> bool:
     """Whether the workspace's file system takes names that differ in case for one."""
-    for name in top.names():
+    names = set(top.names())
+    for name in names:
         swapped = name.swapcase()
-        if swapped != name:
-            here, there = top.lookup(name), top.lookup(swapped)
-            if here is None:
-                continue
+        if swapped in names:  # itself without a letter, or two names: no proof
+            continue
+        here, there = top.lookup(name), top.lookup(swapped)
+        if here is not None:
             return there is not None and os.path.samestat(here, there)
     return False
 

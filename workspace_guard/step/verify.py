@@ -10,7 +10,7 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workspace_guard.errors import show_path
+from workspace_guard.errors import WorkspaceUnusable, show_path
 from workspace_guard.files.relpath import RelPath
 from workspace_guard.files.stamp import moved, stamp
 from workspace_guard.files.tree import Folder
@@ -39,11 +39,14 @@ def verify(
 
     Returns:
         What it said, and how it ran: it can escape like any other command.
+
+    Raises:
+        GuardError: it was not started; the command may have removed the step.
     """
     # Its own place for what it writes astray, so that nothing of the command's is
     # overwritten there.
     aside = enclosure.quarantine.with_name("quarantine-verify")
-    with Folder.open(enclosure.step_path) as step:
+    with _step_of(enclosure) as step:
         before = stamp(step, enclosure.selections)
         checked = contain(replace(enclosure, quarantine=aside), contract.verify)
         after = stamp(step, enclosure.selections)
@@ -52,6 +55,14 @@ def verify(
     if fault is None and changed:
         fault = f"changed {show_path(changed[0])}"
     return Verification(command=shlex.join(contract.verify), fault=fault), checked
+
+
+def _step_of(enclosure: Enclosure) -> Folder:
+    try:
+        return Folder.open(enclosure.step_path)
+    except OSError as error:
+        fact = f"the step is gone: {error.strerror or error}"
+        raise WorkspaceUnusable(enclosure.step_path, fact) from error
 
 
 def moved_targets(
