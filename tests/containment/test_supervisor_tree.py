@@ -343,6 +343,27 @@ def test_supervisor_when_killed_after_the_command_ended_then_the_tree_is_lost(
     assert nobody_of(asked)
 
 
+def test_supervision_when_over_then_says_nothing_to_a_reused_descriptor(
+    tmp_path: Path,
+) -> None:
+    """What comes too late for the supervisor must not land in another file."""
+    with Supervision.start(launch(tmp_path, "sleep", "60")) as supervised:
+        until_started(supervised)
+        control = supervised._control.fileno()
+        os.kill(supervised.pid, signal.SIGKILL)
+        events_until_end(supervised)
+        other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+        os.dup2(other, control)
+        supervised.send_signal(signal.SIGINT)
+        supervised.resize(1, 1)
+        supervised.stop("too late")
+        supervised.end_tree(0.0)
+        os.close(other)
+        if other != control:
+            os.close(control)
+    assert (tmp_path / "other").read_bytes() == b""
+
+
 def test_supervisor_when_it_cannot_start_then_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -34,15 +33,9 @@ pytestmark = pytest.mark.mode("detect")
 PLAN = FILES[b"PLAN.md"][1]
 KILL = "read _ _ _ guard _ < /proc/$PPID/stat; kill -9 $guard"
 """Kill the guard, which is the parent of the supervisor, which is ours."""
-SPOIL = """
-    echo mine > ../../PLAN.md
-    rm -rf ../../data
-    mv ../../bin ../../tools
-    chmod 700 ../../notes
-    mkdir -p ../../new/deep
-    echo 1 > ../../new/deep/file
-"""
+SPOIL = "echo mine > ../../PLAN.md; rm -rf ../../data; mv ../../bin ../../tools; chmod 700 ../../notes; mkdir -p ../../new/deep; echo 1 > ../../new/deep/file"
 THREE = "for n in 1 2 3; do echo new $n > $n.md; done"
+EVERY = int(os.environ.get("WORKSPACE_GUARD_TEST_EVERY", "3"))
 TARGETS = ["1.md=output.md", "2.md=PLAN.md", "3.md=new/deep/three.md"]
 STEP = b"tasks/run_1"
 
@@ -51,6 +44,48 @@ STEP = b"tasks/run_1"
 def house(workspace: Path, state_dir: Path) -> House:
     """The sample workspace and a state folder."""
     return House(workspace, state_dir)
+
+
+CHANGES = (
+    *("rename", "replace", "link", "symlink", "unlink", "remove", "rmdir", "mkdir"),
+    *("mknod", "mkfifo", "utime", "chmod", "fchmod", "chown", "fchown", "fsync"),
+    *("setxattr", "removexattr", "open"),
+)
+
+
+def die_at(nth: int) -> None:
+    """Have this process killed before its Nth call that changes the disk."""
+    count = itertools.count(1)
+
+    def deadly(name: str) -> Callable[..., Any]:
+        call = getattr(os, name)
+
+        def killing(*args: Any, **more: Any) -> Any:  # noqa: ANN401  # what `call` has
+            changing = name != "open" or args[1] & os.O_CREAT
+            ours = threading.current_thread() is threading.main_thread()
+            if changing and ours and next(count) == nth:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args, **more)
+
+        return killing
+
+    for name in CHANGES:
+        if hasattr(os, name):
+            setattr(os, name, deadly(name))
+
+
+def survives(body: Callable[[], object], nth: int | None = None) -> bool:
+    """Do something in a child process that is killed before its Nth change."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if nth is not None:
+                die_at(nth)
+            body()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    return os.WIFEXITED(status)
 
 
 def with_door(place: Path) -> House:
@@ -62,8 +97,8 @@ def with_door(place: Path) -> House:
 
 def crash(house: House, script: str = SPOIL) -> str:
     """Run a step whose command kills the guard at its end; the run's id."""
-    done = house.run(f"{script}\n{KILL}; sleep 60")
-    assert done.status == -signal.SIGKILL, done.err
+    command = ["sh", "-c", f"{script}; {KILL}; sleep 60"]
+    assert not survives(lambda: house.door.run_step(command))
     [run_id] = house.runs
     return run_id
 
@@ -81,7 +116,7 @@ def require_whole(house: House, before: TreeState) -> None:
 @pytest.mark.case("E59")
 @pytest.mark.parametrize(
     "script",
-    [f"{KILL}; {SPOIL}; sleep 60", f"{SPOIL}\n{KILL}; sleep 60", f"{GOOD}; {KILL}"],
+    [f"{KILL}; {SPOIL}; sleep 60", f"{SPOIL}; {KILL}; sleep 60", f"{GOOD}; {KILL}"],
     ids=["at the start", "at the end", "behind good work"],
 )
 def test_guard_when_killed_by_its_command_then_recover_puts_back(
@@ -124,10 +159,10 @@ def test_run_when_an_earlier_one_was_killed_then_recovers_first(house: House) ->
     done = house.run("true", "--no-target", "--name", "next")
 
     assert (done.status, done.document["verdict"]) == (0, "accepted")
-    shutil.rmtree(house.workspace / "tasks/next")
     assert house.door.runs() == [first, done.document["run_id"]]
     assert house.door.record(first).verdict.value == "runner_failed"
-    assert set(changes(before, house.look())) <= {b"tasks"}
+    now = house.look(without=(STEP, b"tasks/next"))
+    assert changes(before, now) == {}
 
 
 @pytest.mark.slow
@@ -218,15 +253,17 @@ def test_recover_when_journal_or_store_is_damaged_then_touches_nothing(
     crash(house)
     damage(only(house.folder / where, pattern))
     with house.unchanged(without=()):
-        refused = house.call("recover", house.workspace, "--json")
-        not_run = house.run("true", "--no-target")
-        given_up = house.call("recover", house.workspace, "--json", "--accept-current")
-        after = house.call("recover", house.workspace, "--json")
+        with pytest.raises(GuardError) as refused:
+            house.door.recover()
+        with pytest.raises(RecoveryIncomplete) as not_run:
+            house.door.run_step(["true"], Contract.of(no_target=True))
+        [given_up] = house.door.recover(accept_current=True).runs
+        after = house.door.recover()
 
-    assert refused.error == (status, error)
-    assert not_run.error == (15, "recovery-incomplete")
-    assert [run["left_as_is"] for run in given_up.document["runs"]] == [True]
-    assert (given_up.status, after.status, house.journal) == (0, 0, [])
+    assert (refused.value.exit_status, refused.value.msgid) == (status, error)
+    assert not_run.value.message == refused.value.message
+    assert given_up.left_as_is
+    assert (after.runs, house.journal) == ((), [])
 
 
 @pytest.mark.slow
@@ -237,10 +274,9 @@ def test_recover_when_a_content_is_damaged_then_names_what_is_not_put_back(
     crash(house, "echo mine > ../../PLAN.md; rm ../../template.md")
     pack = only(house.folder / "snapshots", "*.pack")
     pack.write_bytes(pack.read_bytes().replace(PLAN, b"x" * len(PLAN)))
-    done = house.call("recover", house.workspace, "--json")
+    with pytest.raises(NotPutBack, match=r"could not be put back: PLAN\.md$"):
+        house.door.recover()
 
-    assert done.error == (57, "not-put-back")
-    assert done.said[0].endswith("could not be put back: PLAN.md")
     assert (house.workspace / "PLAN.md").read_bytes() == b"mine\n"
     template = (house.workspace / "template.md").read_bytes()
     assert template == FILES[b"template.md"][1]
@@ -249,21 +285,19 @@ def test_recover_when_a_content_is_damaged_then_names_what_is_not_put_back(
 
 @pytest.mark.slow
 def test_recover_when_the_cause_is_mended_then_closes_the_run(house: House) -> None:
-    """A file that nobody could change is put back once somebody can."""
+    """A folder that was locked is put back once somebody has opened it."""
     require("immutable-files")
     before = house.look()
-    plan = house.workspace / "PLAN.md"
+    folder = house.workspace / "notes"
     try:
-        crash(house, f"{SPOIL}; chattr +i ../../PLAN.md")
-        first = house.call("recover", house.workspace, "--json")
+        crash(house, "rm ../../notes/-rf; chattr +i ../../notes")
+        with pytest.raises(NotPutBack, match="notes"):
+            house.door.recover()
     finally:
-        subprocess.run(["chattr", "-i", plan], check=True)
-    # The flag's going is a change of today; say that it is no edit of anybody's.
-    second = house.call("recover", house.workspace, "--json")
+        subprocess.run(["chattr", "-i", folder], check=True)
+    house.door.recover()
 
-    assert first.error == (57, "not-put-back")
-    assert second.status in {0, 44}
-    assert set(changes(before, house.look())) <= {b"PLAN.md"}
+    require_whole(house, before)
 
 
 # --- No room --------------------------------------------------------------------------
@@ -299,19 +333,38 @@ def test_run_when_the_snapshot_has_no_room_then_is_refused(
 
 
 @pytest.mark.slow
+def test_escape_when_quarantine_has_no_room_then_stays_where_it_is(
+    house: House, small_disk: Path
+) -> None:
+    """Nothing is taken away that cannot be kept; the exit status says that it is so."""
+    fill = f"dd if=/dev/zero of={small_disk}/filler bs=4k"
+    record = house.door.run_step(["sh", "-c", f"echo mine > ../../PLAN.md; {fill}"])
+    [escape] = record.escapes
+
+    assert (record.exit_status, escape.effect) == (31, "unrestored")
+    assert escape.message == "No space left on device"
+    assert (house.workspace / "PLAN.md").read_bytes() == b"mine\n"
+    assert house.journal == []
+    assert f"{record.snapshot_id}.manifest" in house.snapshots
+
+
+@pytest.mark.slow
 def test_run_when_its_record_has_no_room_then_is_closed_once_there_is(
     house: House, small_disk: Path
 ) -> None:
     """The parent is whole all the same; `recover` writes what could not be written."""
-    del small_disk
-    fill = f"dd if=/dev/zero of={house.state}/filler bs=4k"
+    many = "for n in $(seq 300); do echo $n > $n.txt; done"
+    fill = f"dd if=/dev/zero of={small_disk}/filler bs=4k; true"
     with house.unchanged():
-        done = house.run(f"{SPOIL}\n{fill}")
-        (house.state / "filler").unlink()
-        recovered = house.call("recover", house.workspace, "--json")
+        done = house.run(f"{many}; {fill}", "--target", "glob:*.txt", "--no-promote")
+        (small_disk / "filler").unlink()
+        recovered = house.door.recover().runs
 
-    assert done.status in {55, 56}
-    assert (recovered.status, house.journal) == (0, [])
+    assert done.error == (56, "run-not-closed")
+    assert "No space left on device" in done.said[0]
+    assert [run.run_id for run in recovered] == house.door.runs()
+    assert house.door.record().run_id == recovered[0].run_id
+    assert house.journal == []
 
 
 # --- Killed by strace at a named call -------------------------------------------------
@@ -386,48 +439,7 @@ def require_promoted(house: House) -> None:
     assert house.door.record().verdict.value == "promoted"
 
 
-# --- A run that is killed before its Nth change of the disk ---------------------------
-
-CHANGES = (
-    *("rename", "replace", "link", "symlink", "unlink", "remove", "rmdir", "mkdir"),
-    *("mknod", "mkfifo", "utime", "chmod", "fchmod", "chown", "fchown", "fsync"),
-    *("setxattr", "removexattr", "open"),
-)
-
-
-def die_at(nth: int) -> None:
-    """Have this process killed before its Nth call that changes the disk."""
-    count = itertools.count(1)
-
-    def deadly(name: str) -> Callable[..., Any]:
-        call = getattr(os, name)
-
-        def killing(*args: Any, **more: Any) -> Any:  # noqa: ANN401  # what `call` has
-            changing = name != "open" or args[1] & os.O_CREAT
-            ours = threading.current_thread() is threading.main_thread()
-            if changing and ours and next(count) == nth:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*args, **more)
-
-        return killing
-
-    for name in CHANGES:
-        if hasattr(os, name):
-            setattr(os, name, deadly(name))
-
-
-def survives(body: Callable[[], object], nth: int | None = None) -> bool:
-    """Do something in a child process that is killed before its Nth change."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            if nth is not None:
-                die_at(nth)
-            body()
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    return os.WIFEXITED(status)
+# --- Killed before its Nth change of the disk ------------------------------------------
 
 
 def every_kill(
@@ -443,12 +455,11 @@ def every_kill(
     Yields:
         The house after the kill, and the parent as it was before.
     """
-    for nth in itertools.count(1):
+    for nth in itertools.count(1, EVERY):
         house = with_door(place / str(nth))
         before = house.look()
         survived = body(house, nth)
         yield house, before
-        shutil.rmtree(place / str(nth))
         if survived:
             assert nth > 20, "what was to be killed has hardly done anything"
             return
@@ -501,7 +512,7 @@ def test_recovery_when_killed_before_any_change_then_the_next_one_puts_back(
     """Recovery can itself be cut off, and what it has done is no newer edit."""
 
     def body(house: House, nth: int) -> bool:
-        command = ["sh", "-c", f"{SPOIL}\n{KILL}; sleep 60"]
+        command = ["sh", "-c", f"{SPOIL}; {KILL}; sleep 60"]
         assert not survives(lambda: house.door.run_step(command))
         return survives(house.door.recover, nth)
 

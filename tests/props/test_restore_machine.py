@@ -278,7 +278,7 @@ class TreeEdits(RuleBasedStateMachine):
             if path == self.root:
                 return
             if stat.S_ISDIR(os.lstat(path).st_mode):
-                shutil.rmtree(path)  # noqa: TID251 - an edit, not our own way
+                shutil.rmtree(path)
             else:
                 os.unlink(path)
 

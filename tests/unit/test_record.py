@@ -503,26 +503,31 @@ def _write_raw(run: RunFolder, content: bytes) -> RunFolder:
     return run
 
 
+WHOLE = {"escapes": RECORD.escapes[:1]}
+"""What makes of the record one of which every escape was put back."""
+
 # --- Exit statuses --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("changed", "status"),
     [
-        ({}, 0),
-        ({"verdict": Verdict.ACCEPTED}, 0),
-        ({"verdict": Verdict.CONFLICT}, 44),
-        ({"verdict": Verdict.ESCAPED, "escapes": RECORD.escapes[:1]}, 30),
+        ({**WHOLE}, 0),
+        ({**WHOLE, "verdict": Verdict.ACCEPTED}, 0),
+        ({**WHOLE, "verdict": Verdict.CONFLICT}, 44),
+        ({**WHOLE, "verdict": Verdict.ESCAPED}, 30),
+        ({**WHOLE, "verdict": Verdict.RUNNER_FAILED}, 20),
+        ({**WHOLE, "verdict": Verdict.RUNNER_FAILED, "interrupted_by": 2}, 130),
+        ({**WHOLE, "verdict": Verdict.RUNNER_FAILED, "interrupted_by": 15}, 143),
         ({"verdict": Verdict.ESCAPED}, 31),
-        ({"verdict": Verdict.RUNNER_FAILED}, 20),
-        ({"verdict": Verdict.RUNNER_FAILED, "interrupted_by": 2}, 130),
-        ({"verdict": Verdict.RUNNER_FAILED, "interrupted_by": 15}, 143),
+        ({"verdict": Verdict.RUNNER_FAILED}, 31),
+        ({"verdict": Verdict.RUNNER_FAILED, "interrupted_by": 15}, 31),
     ],
 )
 def test_exit_status_when_a_run_has_ended_then_is_that_of_its_verdict(
     changed: dict[str, Any], status: int
 ) -> None:
-    """31 where an escape could not be put back, 128 and the signal where one came."""
+    """31 wherever an escape was not put back, 128 and the signal where one came."""
     assert status == replace(RECORD, **changed).exit_status
 
 

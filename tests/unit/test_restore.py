@@ -125,7 +125,7 @@ EDITS: dict[str, Callable[[Path], object]] = {
 
 def remove_all(path: Path) -> None:
     """Delete a tree the way a script does."""
-    shutil.rmtree(path)  # noqa: TID251 - what is undone here, not our own way
+    shutil.rmtree(path)
 
 
 @pytest.mark.case("S47", "S7", "S41")
@@ -396,6 +396,42 @@ def test_restore_when_a_file_was_given_away_then_the_other_name_is_another_file(
     (ground.top / "step/kept").write_bytes(b"written later\n")
     assert done.unrestored == {}
     assert changes(before, tree_state(ground.top, without=(b"step",))) == {}
+
+
+def test_restore_when_a_pair_was_given_away_then_the_other_name_is_another_file(
+    ground: Ground,
+) -> None:
+    """The same for a file that has two names in the tree: both become a new file."""
+    ground.put("step/x")
+    os.link(ground.top / "output.md", ground.top / "sub/again.md")
+    skip = frozenset({b"step"})
+    before = tree_state(ground.top, without=(b"step",))
+    snapshot = ground.take(skip=skip)
+    os.link(ground.top / "output.md", ground.top / "step/kept")
+    done = ground.restore(snapshot, skip=skip)
+    (ground.top / "step/kept").write_bytes(b"written later\n")
+    assert done.unrestored == {}
+    assert changes(before, tree_state(ground.top, without=(b"step",))) == {}
+
+
+@pytest.mark.case("S25")
+def test_restore_when_equal_bytes_were_linked_in_then_their_metadata_is_not_touched(
+    ground: Ground,
+) -> None:
+    """An inode that was not the file's is not given the file's mode and times."""
+    os.link(ground.top / "output.md", ground.outside / "other name")
+    victim = ground.outside / "victim"
+    victim.write_bytes(b"AAAA\n")
+    victim.chmod(0o600)
+    snapshot = ground.take()
+    (ground.top / "output.md").unlink()
+    os.link(victim, ground.top / "output.md")
+    before = victim.stat().st_mtime_ns
+    done = ground.restore(snapshot)
+    found = victim.stat()
+    assert (0o600, before) == (stat.S_IMODE(found.st_mode), found.st_mtime_ns)
+    assert list(done.unrestored) == [b"output.md"]
+    assert stat.S_IMODE((ground.top / "output.md").stat().st_mode) == 0o644
 
 
 @pytest.mark.case("S29", "E5")
@@ -732,6 +768,23 @@ def test_restore_when_folders_were_locked_then_finds_and_undoes_what_is_behind(
     }
     assert (done.unrestored, done.gaps) == ({}, ())
     assert ordinary.kept()[b"locked/hidden"] == b"hidden"
+
+
+def test_restore_when_a_changed_file_was_shut_then_its_bytes_are_back_too(
+    ordinary: Ground,
+) -> None:
+    """Content that nobody could read is not taken for unchanged."""
+    require("ordinary-user")
+    with as_ordinary():
+        path = ordinary.put("a", b"1")
+        before = ordinary.state()
+        snapshot = ordinary.take()
+        edit_in_place(path, b"2")
+        path.chmod(0)
+        done = ordinary.restore(snapshot)
+        assert changes(before, ordinary.state()) == {}
+    assert done.unrestored == {}
+    assert ordinary.kept() == {b"a": b"2"}
 
 
 def test_restore_when_a_folder_was_read_only_all_along_then_works_in_it(

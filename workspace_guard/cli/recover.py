@@ -98,7 +98,7 @@ _PROMOTIONS = {
 
 def _print_runs(runs: tuple[RecoveredRun, ...]) -> None:
     if not runs:
-        click.echo("nothing was open; the workspace is whole", err=True)
+        click.echo("nothing was open", err=True)
     for run in runs:
         click.echo(f"run {run.run_id} had been cut off", err=True)
         for path in run.put_back:

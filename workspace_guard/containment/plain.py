@@ -23,6 +23,7 @@ from workspace_guard.containment import processes
 from workspace_guard.containment.base import Leftover, Usage
 from workspace_guard.containment.launch import (
     RUN_VARIABLE,
+    Drained,
     Ended,
     Started,
     TreeEnd,
@@ -242,6 +243,7 @@ class PlainSupervision:
         self._gone.set()
         for thread in self._threads:
             thread.join(_KILL_S)
+        self._events.put(Drained())
         return TreeEnd(
             leftovers=tuple(
                 Leftover(
@@ -273,6 +275,8 @@ class PlainSupervision:
             time.sleep(_LOOK_S)
 
     def _close(self) -> None:
+        if any(thread.is_alive() for thread in self._threads):
+            return  # somebody who got away holds the pipes, and may still be heard
         self._log.close()
         if self._heartbeat is not None:
             self._heartbeat.close()

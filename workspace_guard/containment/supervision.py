@@ -366,6 +366,7 @@ class Supervision:
     def _put_down(self) -> None:
         """Close our end, which ends whatever still lives, and wait for that."""
         over, self._over = self._over, True
+        self._channel.closed = True
         self._control.close()
         try:
             self._process.wait(_PARTING_S)

@@ -366,7 +366,8 @@ class Supervisor:
                 pump.drop_sink()
 
     def _end_command(self, cause: str) -> None:
-        if not self.cause:
+        self._reap()  # it may have ended by itself, and that is what counts then
+        if self.running and not self.cause:
             self.cause = cause
             self.kill_at = time.monotonic() + TERM_S
             self.give_up_at = self.kill_at + KILL_S

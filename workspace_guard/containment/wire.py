@@ -57,7 +57,7 @@ class Channel:
         os.set_blocking(fd, False)
         self.fd = fd
         self.closed = False
-        """Whether the other end is gone."""
+        """Whether the other end is gone, or ours."""
         self._read = bytearray()
         self._unsent = bytearray()
 
@@ -67,7 +67,12 @@ class Channel:
         return bool(self._unsent)
 
     def send(self, *message: object) -> None:
-        """Say something; what does not fit is kept for `flush`."""
+        """Say something; what does not fit is kept for `flush`.
+
+        Nothing is done once it is closed: the number may be another file's by now.
+        """
+        if self.closed:
+            return
         body = marshal.dumps(message)  # type: ignore[arg-type]  # plain values only
         self._unsent += _LENGTH.pack(len(body)) + body
         self.flush()

@@ -3,10 +3,10 @@
 Room: snapshot. Knows the order that works (a file where a folder was, and the other way
 round) and what must be left alone; touches no disk.
 
-Order: leave; take away what was created, deepest first; make folders, from the top
-down; put back what they hold; at last the folders' own attributes, deepest first, since
-all that went before has moved their times. What stands where something is put back goes
-into quarantine only once that is ready to take its place.
+Order: leave; take away what was created; make folders, from the top down; put back what
+they hold; at last the folders' own attributes, deepest first, since all that went
+before has moved their times. What stands where something is put back goes into
+quarantine only once that is ready to take its place.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class _Draft:
         self.settled.update(self.folders)
         return (
             *self.left.values(),
-            *(Save(path=path) for path in reversed(self.saves)),
+            *(Save(path=path) for path in self.saves),
             *self.folders.values(),
             *self.files.values(),
             *joins,

@@ -76,12 +76,14 @@ class RunRecord:
 
     @property
     def exit_status(self) -> int:
-        """The exit status that `run` ends with (`design/architecture.md`)."""
+        """The exit status that `run` ends with (`design/architecture.md`).
+
+        A workspace that is not as it was has its own, whatever else has failed.
+        """
+        if any(escape.effect == "unrestored" for escape in self.escapes):
+            return ESCAPED_NOT_RESTORED
         if self.interrupted_by is not None:
             return 128 + self.interrupted_by
-        not_restored = any(escape.effect == "unrestored" for escape in self.escapes)
-        if self.verdict is Verdict.ESCAPED and not_restored:
-            return ESCAPED_NOT_RESTORED
         return self.verdict.exit_status
 
     def to_json(self) -> Json:
