@@ -7,11 +7,16 @@ BIN := .venv/bin
 setup: .venv/stamp ; @:
 
 .venv/stamp: pyproject.toml
+	@echo "setting up .venv for development; once, and it may take a minute or two"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
-	@touch $@
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]' && touch $@ .venv/run-stamp
 
-run: setup
+.venv/run-stamp: pyproject.toml
+	@echo "setting up .venv; once, and it may take half a minute"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e . && touch $@
+
+run: .venv/run-stamp
 	@$(BIN)/python examples/document-revision/run.py $(ARGS)
 
 test: setup

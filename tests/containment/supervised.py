@@ -16,6 +16,7 @@ from workspace_guard.containment.base import Stdio
 from workspace_guard.containment.launch import (
     RUN_VARIABLE,
     Ended,
+    InterruptKey,
     Launch,
     Started,
     TreeEnd,
@@ -199,6 +200,13 @@ class Dialogue:
             assert time.monotonic() < limit, f"no {words!r} in {self.text!r}"
         before, _, self.text = self.text.partition(words)
         return before
+
+    def expect_keys(self, count: int) -> None:
+        """Wait until so many interrupt keys were told; there must be no more."""
+        limit = time.monotonic() + DEADLINE_S
+        while sum(isinstance(event, InterruptKey) for event in self.events) != count:
+            self._look()
+            assert time.monotonic() < limit, f"not {count} keys in {self.events}"
 
     def expect_end(self) -> Ended:
         """Wait until the command has ended."""

@@ -22,6 +22,7 @@ from listing import changes
 from sample import FILES, build_workspace
 
 from workspace_guard import Contract
+from workspace_guard.errors import GuardError, NotPutBack, RecoveryIncomplete
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -33,7 +34,10 @@ pytestmark = pytest.mark.mode("detect")
 PLAN = FILES[b"PLAN.md"][1]
 KILL = "read _ _ _ guard _ < /proc/$PPID/stat; kill -9 $guard"
 """Kill the guard, which is the parent of the supervisor, which is ours."""
-SPOIL = "echo mine > ../../PLAN.md; rm -rf ../../data; mv ../../bin ../../tools; chmod 700 ../../notes; mkdir -p ../../new/deep; echo 1 > ../../new/deep/file"
+SPOIL = (
+    "echo mine > ../../PLAN.md; rm -rf ../../data; mv ../../bin ../../tools;"
+    " chmod 700 ../../notes; mkdir -p ../../new/deep; echo 1 > ../../new/deep/file"
+)
 THREE = "for n in 1 2 3; do echo new $n > $n.md; done"
 EVERY = int(os.environ.get("WORKSPACE_GUARD_TEST_EVERY", "3"))
 TARGETS = ["1.md=output.md", "2.md=PLAN.md", "3.md=new/deep/three.md"]
@@ -439,7 +443,7 @@ def require_promoted(house: House) -> None:
     assert house.door.record().verdict.value == "promoted"
 
 
-# --- Killed before its Nth change of the disk ------------------------------------------
+# --- Killed before its Nth change of the disk -----------------------------------------
 
 
 def every_kill(

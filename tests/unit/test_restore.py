@@ -731,7 +731,7 @@ def test_restore_when_one_content_is_damaged_then_what_stands_there_stays(
     [pack] = ground.store.folder.glob("*.pack")
     pack.write_bytes(pack.read_bytes().replace(b"AAAA\n", b"XXXX\n"))
     done = ground.restore(snapshot)
-    assert list(done.unrestored) == [b"output.md"]
+    assert (list(done.unrestored), done.saved) == ([b"output.md"], {})
     assert "has become" in done.unrestored[b"output.md"]
     assert (ground.top / "output.md").read_bytes() == b"what the agent wrote\n"
     assert (ground.top / "other.md").read_bytes() == b"other\n"
@@ -935,15 +935,20 @@ def test_restore_when_somebody_edited_later_then_that_is_left_alone(
     (ground.top / "output.md").write_bytes(b"by the dead run\n")
     (ground.top / "deleted.md").unlink()
     ground.put("made/by the dead run", b"1")
+    ground.put("made too/edited later", b"1")
+    ground.put("made too/not edited", b"1")
     grow_old(ground.top)
     last_beat = time.time_ns()
     wait_for(lambda: time.time_ns() > last_beat + 20_000_000)
     (ground.top / "theirs.md").write_bytes(b"by somebody\n")
     ground.put("made/by somebody", b"mine\n")
+    ground.put("made too/edited later", b"mine\n")
     ground.put("new/by somebody", b"mine\n")
     done = ground.restore(snapshot, keep_newer_than_ns=last_beat)
     assert done.foreign == (
         b"made",
+        b"made too",
+        b"made too/edited later",
         b"made/by somebody",
         b"new",
         b"new/by somebody",
@@ -955,7 +960,32 @@ def test_restore_when_somebody_edited_later_then_that_is_left_alone(
     assert (ground.top / "theirs.md").read_bytes() == b"by somebody\n"
     assert (ground.top / "made/by somebody").read_bytes() == b"mine\n"
     assert (ground.top / "new/by somebody").read_bytes() == b"mine\n"
-    assert set(done.saved) == {b"output.md", b"made/by the dead run"}
+    assert (ground.top / "made too/edited later").read_bytes() == b"mine\n"
+    assert set(done.saved) == {
+        b"output.md",
+        b"made/by the dead run",
+        b"made too/not edited",
+    }
+
+
+def test_restore_when_a_locked_folder_holds_somebodys_file_then_is_locked_again(
+    ordinary: Ground,
+) -> None:
+    """A folder that stays because of what it holds keeps its mode."""
+    require("ordinary-user")
+    with as_ordinary():
+        snapshot = ordinary.take()
+        ordinary.put("made/theirs", b"1")
+        ordinary.put("made/by the dead run", b"1")
+        (ordinary.top / "made").chmod(0o555)
+        grow_old(ordinary.top)
+        last_beat = time.time_ns()
+        wait_for(lambda: time.time_ns() > last_beat + 20_000_000)
+        ordinary.put("made/theirs", b"edited")
+        done = ordinary.restore(snapshot, keep_newer_than_ns=last_beat)
+    assert done.foreign == (b"made", b"made/theirs")
+    assert os.listdir(ordinary.top / "made") == ["theirs"]
+    assert stat.S_IMODE((ordinary.top / "made").stat().st_mode) == 0o555
 
 
 def test_restore_when_an_earlier_one_was_killed_then_its_litter_is_kept_and_gone(

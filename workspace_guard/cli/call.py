@@ -101,6 +101,12 @@ def _of_the_file(path: Path | None) -> dict[str, object]:
         if not isinstance(text, str) or "\0" in text:
             raise ContractError(f"option {name!r}: must be a path, not {text!r}")
         options[name] = folder / text
+    try:
+        _contract(options)
+    except ContractError as error:
+        # By itself, so that the message can say where to look.
+        where = f"contract file {show_path(path)}"
+        raise ContractError(f"{where}: {error.message}", hint=error.hint) from error
     return options
 
 

@@ -26,14 +26,19 @@ if TYPE_CHECKING:
 
 def show_explanation(
     workspace: Workspace, command: tuple[str, ...], contract: Contract, *, as_json: bool
-) -> None:
-    """Print what `run` would do with this contract; start nothing."""
+) -> bool:
+    """Print what `run` would do with this contract; start nothing.
+
+    Returns:
+        Whether nothing was found that would make it fail for certain.
+    """
     found = explain(workspace.path, workspace.state, command, contract, os.environ)
     if as_json:
         print_json(_to_json(workspace, command, found))
-        return
+        return not found.problems
     for line in _lines(workspace, command, contract, found):
         click.echo(line)
+    return not found.problems
 
 
 def _to_json(

@@ -102,11 +102,14 @@ def _print_runs(runs: tuple[RecoveredRun, ...]) -> None:
     for run in runs:
         click.echo(f"run {run.run_id} had been cut off", err=True)
         for path in run.put_back:
-            click.echo(f"  put back: {show_path(path)}", err=True)
+            click.echo(f"  put back: {show_path(path) or '.'}", err=True)
         for path in run.foreign:
             click.echo(f"  newer edit, left alone: {show_path(path)}", err=True)
         if run.left_as_is:
             click.echo("  putting back was given up; files stay as they are", err=True)
+        if run.put_back:
+            shown = f"wsguard runs show {run.run_id}"
+            click.echo(f"  what stood there instead is kept: `{shown}`", err=True)
         names = ", ".join(show_path(path) for path in run.destinations)
         click.echo(f"  {_PROMOTIONS[run.promotion]} {names}".rstrip(), err=True)
         if run.promotion == "conflict":

@@ -62,7 +62,7 @@ def _lines(run: RunFolder, record: RunRecord) -> Iterator[tuple[str, Text]]:
     yield from _labelled("target", _targets(record))
     yield from _labelled("escape", _escapes(record.escapes))
     yield from _labelled("leftover", _leftovers(record))
-    yield from _labelled("gap", (Text(gap.message) for gap in record.gaps))
+    yield from _labelled("gap", (Text(gap.shown) for gap in record.gaps))
     yield from _labelled(
         "rewritten",
         (
@@ -73,10 +73,13 @@ def _lines(run: RunFolder, record: RunRecord) -> Iterator[tuple[str, Text]]:
     yield from _labelled(
         "warning", (Text(text, style="yellow") for text in record.warnings)
     )
+    if record.verdict not in _GOOD:
+        yield "next", Text(record.verdict.next_step)
     yield "kept", Text(shown_home(run.path))
     for name, what in (
         ("execution.log", "all output of the command"),
         ("quarantine", "what was written in the wrong place"),
+        ("quarantine-verify", "what the check has written in the wrong place"),
         ("previous", "what promotion has replaced"),
     ):
         if (run.path / name).exists():

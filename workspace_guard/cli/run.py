@@ -20,7 +20,7 @@ from workspace_guard.cli.output import (
     print_json,
     reported,
 )
-from workspace_guard.errors import StateWriteFailed, show_path
+from workspace_guard.errors import ContractError, StateWriteFailed, show_path
 
 if TYPE_CHECKING:
     from workspace_guard.step.record import RunRecord
@@ -198,8 +198,8 @@ def command(
         if call.explain:
             from workspace_guard.cli.explain import show_explanation  # noqa: PLC0415
 
-            show_explanation(workspace, command, call.contract, as_json=as_json)
-            leave(0)
+            good = show_explanation(workspace, command, call.contract, as_json=as_json)
+            leave(0 if good else ContractError.exit_status)
         record = _run(workspace, command, call, as_json=as_json, quiet=quiet)
         fault = None if call.record is None else _save(call.record, record)
         if as_json:

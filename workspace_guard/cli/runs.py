@@ -5,7 +5,6 @@ Room: cli.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ import click
 from workspace_guard.cli.main import Globals
 from workspace_guard.cli.output import (
     SpeakingCommand,
-    console,
     leave,
     print_json,
     reported,
@@ -103,27 +101,29 @@ def _row(run: RunFolder) -> dict[str, object]:
 
 
 def _print_rows(rows: list[dict[str, object]]) -> None:
-    from rich.table import Table  # noqa: PLC0415  # costs 30 ms
-    from rich.text import Text  # noqa: PLC0415
-
     if not rows:
         click.echo("no runs are kept here", err=True)
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("run", "verdict", "escapes", "seconds", "step", "workspace"):
-        table.add_column(heading, no_wrap=True, overflow="fold")
-    for row in rows:
-        table.add_row(
-            str(row["run_id"]),
-            str(row["verdict"] or row["state"]),
-            str(row.get("escapes", "")),
-            str(row.get("duration_s", "")),
-            Text(show_path(str(row.get("step", "")))) if row.get("step") else "",
-            Text(show_path(str(row["workspace"]))) if row.get("workspace") else "",
-        )
-    out = console()
-    out.file = sys.stdout
-    out.print(table)
+    headings = ("run", "verdict", "escapes", "seconds", "step", "workspace")
+    table = [headings, *(_cells(row) for row in rows)]
+    widths = [max(len(line[column]) for line in table) for column in range(5)]
+    for line in table:  # nothing is cut, whatever the width of the terminal
+        padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
+        click.echo("  ".join([*padded, line[5]]).rstrip())
+
+
+def _cells(row: dict[str, object]) -> tuple[str, str, str, str, str, str]:
+    def cell(key: str) -> str:
+        return show_path(str(row[key])) if row.get(key) is not None else ""
+
+    return (
+        cell("run_id"),
+        cell("verdict") or cell("state"),
+        cell("escapes"),
+        cell("duration_s"),
+        cell("step"),
+        cell("workspace"),
+    )
 
 
 @command.command(
@@ -143,12 +143,22 @@ def show_run(
     Without RUN_ID the last run of the current workspace.
     """
     with reported(as_json=as_json):
-        from workspace_guard.step.archive import find_run, read_record  # noqa: PLC0415
+        from workspace_guard.step.archive import (  # noqa: PLC0415
+            find_run,
+            read_record,
+            runs_of,
+        )
 
         layout = _layout(ctx)
         if run_id is None and workspace is None:
             workspace = Path()
-        run = find_run(layout, _state(layout, workspace), run_id or "latest")
+        state = _state(layout, workspace)
+        if run_id is None and state is not None and not runs_of(state):
+            raise RecordMissing(
+                f"workspace {show_path(workspace or Path())}: no run of it is kept",
+                hint="name it with -w, or `wsguard runs show latest` for any",
+            )
+        run = find_run(layout, state, run_id or "latest")
         record = read_record(run)
         if as_json:
             print_json(record.to_json())

@@ -170,7 +170,9 @@ class _LiveLine:
             parts.append(f"{progress.files:,} files")
         if progress.escapes:
             parts.append(f"{progress.escapes:,} changes outside the step")
-        if progress.stage == "running":
+        if progress.interrupted:
+            parts.append("Ctrl-C went to the command; press it twice to end the run")
+        elif progress.stage == "running":
             parts.append("edits made in the workspace now may be undone")
         text = f"wsguard: {', '.join(parts)}"
         now_s = time.monotonic()

@@ -10,6 +10,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from workspace_guard.errors import show_path
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
@@ -57,6 +59,11 @@ class Gap:
     """Relative to the workspace; None where the gap has no place."""
     could_hide_escape: bool
     message: str
+
+    @property
+    def shown(self) -> str:
+        """The gap for people, with its place."""
+        return f"{show_path(self.path)}: {self.message}" if self.path else self.message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +204,8 @@ class Progress:
     files: int = 0
     """Files captured, or written in the parent so far, as the stage has it."""
     escapes: int = 0
+    interrupted: bool = False
+    """Whether Ctrl-C went to the command, so that a second one ends the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,7 +109,7 @@ def conduct(
         usage=tree.usage,
         gaps=tuple(_gaps(ended, tree, whole_tree=course.whole_tree)),
         stopped_for_escape=course.stopped_for_escape,
-        interrupted_by=course.interrupted_by,
+        interrupted_by=course.ended_by(ended),
     )
 
 
@@ -134,6 +134,17 @@ class _Course:
         self.whole_tree = True
         self.stopped_for_escape = False
         self.interrupted_by: int | None = None
+        self._was_interrupted = False
+
+    def ended_by(self, ended: Ended) -> int | None:
+        """The signal that ended the run: by us, or by the command when it got it.
+
+        A command that takes Ctrl-C and goes on, or ends well, was not ended by it.
+        """
+        if self.interrupted_by is None and self._was_interrupted:
+            failed = ended.result.error in {"exit", "signal"}
+            return int(signal.SIGINT) if failed else None
+        return self.interrupted_by
 
     def until_command_ends(self, on_progress: Callable[[Progress], None]) -> Ended:
         while True:
@@ -150,7 +161,13 @@ class _Course:
                 case _:
                     assert_never(event)
             self._look_around()
-            on_progress(Progress(stage="running", escapes=self._witness.count))
+            on_progress(
+                Progress(
+                    stage="running",
+                    escapes=self._witness.count,
+                    interrupted=self._was_interrupted,
+                )
+            )
 
     def see_leftovers_out(self, grace_s: float) -> float:
         """Give what is left of the tree its time, unless a signal ends the run.
@@ -188,7 +205,9 @@ class _Course:
                 self.interrupted_by = signum
                 name = signal.Signals(signum).name
                 self.supervised.stop(f"ended because {name} came to the guard")
-        elif not passed_on:
+            return
+        self._was_interrupted = True
+        if not passed_on:
             self.supervised.send_signal(signum)
 
     def _follow_size(self) -> None:

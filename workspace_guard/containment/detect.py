@@ -211,7 +211,7 @@ def _escapes(
         saved = restoration.saved.get(change.path)
         found.append(
             Escape(
-                path=change.path,
+                path=change.path or b".",
                 kind=change.kind,
                 effect=effect,
                 before=_state_of(change.before),

@@ -13,9 +13,11 @@ import json
 import os
 import sys
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from workspace_guard.errors import WorkspaceHeld
+from workspace_guard.files.relpath import path_fields, path_from_fields
 from workspace_guard.files.tree import O_CLOEXEC, O_NOFOLLOW, write_all
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from workspace_guard.files.tree import Folder
 
 _POLL_S = 0.05
-_MAX_TEXT_BYTES = 4096
+_MAX_TEXT_BYTES = 16384
 _DYING_S = 10.0
 """How long a supervisor may hold on after its guard was killed, to end its tree."""
 
@@ -79,7 +81,7 @@ class WorkspaceLock:
                 time.sleep(_POLL_S)
             # On a full disk the lock holds without its text.
             with contextlib.suppress(OSError):
-                _write_holder(fd, run_id)
+                _write_holder(fd, run_id, workspace)
         except BaseException:
             os.close(fd)
             raise
@@ -94,7 +96,46 @@ class WorkspaceLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        with contextlib.suppress(OSError):
+            os.ftruncate(self.fd, 0)  # nobody is named who has let go
         os.close(self.fd)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Whoever a lock file names."""
+
+    pid: int
+    run_id: str
+    workspace: bytes
+    """Absolute path."""
+
+
+def living_holder(folder: Folder) -> Holder | None:
+    """Whom the lock of a workspace names, if that process is alive.
+
+    The lock itself is not tried: whoever wants it must not find it taken by us.
+
+    Args:
+        folder: the state folder of the workspace.
+    """
+    flags = os.O_RDONLY | O_NOFOLLOW | O_CLOEXEC
+    try:
+        fd = os.open(folder.at(b"lock"), flags, dir_fd=folder.fd)
+    except OSError:
+        return None
+    try:
+        document = json.loads(os.read(fd, _MAX_TEXT_BYTES))
+        holder = Holder(
+            pid=int(document["pid"]),
+            run_id=str(document["run_id"]),
+            workspace=path_from_fields(document, "workspace"),
+        )
+        return None if _holder_is_dead(fd) else holder
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    finally:
+        os.close(fd)
 
 
 def _refuse(fd: int, workspace: bytes) -> NoReturn:
@@ -119,8 +160,9 @@ def _holder_is_dead(fd: int) -> bool:
     return False
 
 
-def _write_holder(fd: int, run_id: str) -> None:
-    text = json.dumps({"pid": os.getpid(), "run_id": run_id}).encode() + b"\n"
+def _write_holder(fd: int, run_id: str, workspace: bytes) -> None:
+    fields = path_fields(workspace, "workspace")
+    text = json.dumps({"pid": os.getpid(), "run_id": run_id, **fields}).encode() + b"\n"
     os.ftruncate(fd, 0)
     os.lseek(fd, 0, os.SEEK_SET)
     write_all(fd, text)

@@ -11,7 +11,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Self
 
-from workspace_guard.snapshot.attributes import open_to_owner
+from workspace_guard.snapshot.attributes import set_folder_mode
 from workspace_guard.snapshot.scan import Trail
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class Access:
 
     def __init__(self, top: Folder) -> None:
         self._trail = Trail(top)
-        self.unlocked: set[bytes] = set()
-        """Folders whose mode is not what it was, because we had to work there."""
+        self.unlocked: dict[bytes, int] = {}
+        """The modes of folders that are not what they were, since we work there."""
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +71,7 @@ class Access:
             with contextlib.suppress(OSError):
                 mode = stat.S_IMODE(folder.own_stat().st_mode)
                 os.chmod(folder.fd, mode | stat.S_IRWXU)
-                self.unlocked.add(path)
+                self.unlocked.setdefault(path, mode)
         return folder
 
     def at(self, path: bytes) -> tuple[Folder, bytes]:
@@ -79,13 +79,24 @@ class Access:
         above, _, name = path.rpartition(b"/")
         return self.reach_to_change(above), name
 
+    def lock_again(self, path: bytes) -> None:
+        """Give an unlocked folder the mode that it had; nothing where it is gone.
+
+        Raises:
+            OSError: its mode could not be put back.
+        """
+        above, _, name = path.rpartition(b"/")
+        folder = self.reach(above)
+        if folder.lookup(name) is not None:
+            set_folder_mode(folder, name, mode=self.unlocked[path])
+
     def _unlock(self, path: bytes) -> None:
         """Give the owner all rights on every folder on the way, from the top down."""
         parts = path.split(b"/") if path else []
         for count, name in enumerate(parts):
             folder = self._trail.reach(b"/".join(parts[:count]))
-            open_to_owner(folder, name)
-            self.unlocked.add(b"/".join(parts[: count + 1]))
+            before = set_folder_mode(folder, name, add=stat.S_IRWXU)
+            self.unlocked.setdefault(b"/".join(parts[: count + 1]), before)
 
 
 def _may_change(fd: int) -> bool:

@@ -64,20 +64,32 @@ def put_on_name(folder: Folder, name: bytes, entry: Entry) -> list[str]:
         os.close(fd)
 
 
-def open_to_owner(folder: Folder, name: bytes) -> None:
-    """Give the owner of a folder all rights on it, following no link.
+def set_folder_mode(folder: Folder, name: bytes, *, mode: int = 0, add: int = 0) -> int:
+    """Change the permission bits of a folder, following no link.
+
+    Args:
+        folder: holds it.
+        name: its name there.
+        mode: what they are to be, unless some are added.
+        add: bits that are added to those that are there.
+
+    Returns:
+        What they were.
 
     Raises:
         TypeMoved: it is no folder; it was not touched.
-        OSError: the rights could not be given.
+        OSError: they could not be changed.
     """
     fd = _hold(folder, name)
     try:
-        mode = os.fstat(fd).st_mode
-        if not stat.S_ISDIR(mode):
+        found = os.fstat(fd).st_mode
+        if not stat.S_ISDIR(found):
             raise TypeMoved(0, "is no folder any more")
-        if mode & stat.S_IRWXU != stat.S_IRWXU:
-            os.chmod(_target(fd), stat.S_IMODE(mode) | stat.S_IRWXU)
+        before = stat.S_IMODE(found)
+        wanted = before | add if add else mode
+        if before != wanted:
+            os.chmod(_target(fd), wanted)
+        return before
     finally:
         os.close(fd)
 

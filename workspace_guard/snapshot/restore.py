@@ -405,13 +405,15 @@ class _Work:
         A folder on the way may have to be unlocked for that, and is settled as well.
         """
         done: set[bytes] = set()
-        while todo := (wanted.keys() | self.access.unlocked) - done:
+        while todo := (wanted.keys() | self.access.unlocked.keys()) - done:
             for path in sorted(todo, key=depth, reverse=True):
                 entry = wanted.get(path) or self.manifest.entry(path)
                 done.add(path)
-                if entry is not None:
-                    with self._attempt(path):
+                with self._attempt(path):
+                    if entry is not None:
                         self._settle(path, entry)
+                    else:
+                        self.access.lock_again(path)
         self.access.unlocked.clear()
 
     def _settle(self, path: bytes, entry: Entry) -> None:

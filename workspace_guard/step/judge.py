@@ -82,7 +82,7 @@ _EXIT_STATUS = {
 _MEANING = {
     Verdict.PROMOTED: "the targets are in the workspace",
     Verdict.ACCEPTED: "the step is good; nothing was to be promoted",
-    Verdict.RUNNER_FAILED: "the command did not start or did not exit with 0",
+    Verdict.RUNNER_FAILED: "the command failed, was stopped, or never started",
     Verdict.TIMED_OUT: "the command was ended at its time limit",
     Verdict.UNFINISHED: "a target was still being written after the command ended",
     Verdict.ESCAPED: "the command changed something outside its step",
@@ -186,7 +186,9 @@ def _good(facts: Facts, policy: Policy) -> Judgement:
         return _say(Verdict.ACCEPTED, "no target was asked for")
     if not policy.promote:
         return _say(Verdict.ACCEPTED, f"{count} of {count} targets valid, kept here")
-    return _say(Verdict.PROMOTED, f"{count} of {count} targets promoted")
+    return _say(
+        Verdict.PROMOTED, f"{count} of {count} targets promoted{_beside(facts)}"
+    )
 
 
 def _runner(facts: Facts, policy: Policy) -> Judgement | None:
@@ -197,9 +199,23 @@ def _runner(facts: Facts, policy: Policy) -> Judgement | None:
     stopped = facts.stopped_for_escape and policy.on_escape == "stop"
     if stopped and _took_effect(facts):
         return None
+    also = _beside(facts)
     if runner.error == "timeout":
-        return _say(Verdict.TIMED_OUT, runner.message or "the time limit was reached")
-    return _say(Verdict.RUNNER_FAILED, runner.message or f"runner: {runner.error}")
+        reason = runner.message or "the time limit was reached"
+        return _say(Verdict.TIMED_OUT, reason + also)
+    reason = runner.message or f"runner: {runner.error}"
+    return _say(Verdict.RUNNER_FAILED, reason + also)
+
+
+def _beside(facts: Facts) -> str:
+    """What a verdict that has another reason must not keep from a reader."""
+    effects = [escape.effect for escape in facts.escapes]
+    count = len(_took_effect(facts))
+    if not count:
+        return ""
+    changes = "1 change" if count == 1 else f"{count:,} changes"
+    whole = "not all put back" if "unrestored" in effects else "put back"
+    return f"; and {changes} outside the step, {whole}"
 
 
 def _unfinished(facts: Facts, _policy: Policy) -> Judgement | None:
@@ -238,7 +254,7 @@ def _unproven(facts: Facts, policy: Policy) -> Judgement | None:
     hiding = [gap for gap in facts.gaps if gap.could_hide_escape]
     if not hiding or policy.accept_gaps:
         return None
-    return _say(Verdict.UNPROVEN, _some([gap.message for gap in hiding]))
+    return _say(Verdict.UNPROVEN, _some([gap.shown for gap in hiding]))
 
 
 _VERDICT_OF_STATE = (

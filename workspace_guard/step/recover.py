@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
-import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -65,6 +64,19 @@ class RecoveredRun:
     """Those of the promotion; for a conflict, those that somebody has edited."""
     left_as_is: bool = False
     """Whether putting back was given up, so that every file stays as it is."""
+
+    @property
+    def shown(self) -> str:
+        """What was done, in one line for people."""
+        text = f"run {self.run_id} had been cut off and was closed first"
+        if self.put_back:
+            names = ", ".join(show_path(path) or "." for path in self.put_back[:3])
+            more = len(self.put_back) - 3
+            text += f"; put back: {names}" + (f" and {more} more" if more > 0 else "")
+            text += f"; `wsguard runs show {self.run_id}` names what was there instead"
+        if self.promotion == "finished":
+            text += "; its promotion was finished"
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,6 +333,5 @@ def _record(
             )
             for path in (done.destinations if promoted else ())
         ),
-        interrupted_by=None if promoted else int(signal.SIGTERM),
         snapshot_id=detected.snapshot_id,
     )

@@ -64,6 +64,8 @@ class Site:
     caller_environment: Mapping[str, str]
     stdio: Stdio
     on_event: Callable[[Progress], None]
+    warnings: tuple[str, ...] = ()
+    """What was to be said before the run began."""
 
 
 def run_step(site: Site, command: tuple[str, ...], contract: Contract) -> RunRecord:
@@ -129,7 +131,7 @@ def run_step(site: Site, command: tuple[str, ...], contract: Contract) -> RunRec
         reason=judgement.reason,
         promotion=promotion,
         task_rewrites=staged.task.rewritten,
-        warnings=staged.task.warnings + warnings,
+        warnings=site.warnings + staged.task.warnings + warnings,
         interrupted_by=contained.interrupted_by,
         snapshot_id=contained.snapshot_id,
     )

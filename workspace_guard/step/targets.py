@@ -141,8 +141,8 @@ def require_distinct(targets: tuple[Target, ...], *, fold_case: bool) -> None:
             how = _overlap(other, target, fold_case=fold_case)
             if how is not None:
                 raise ContractError(
-                    f"targets {other} and {target}: their destinations "
-                    f"{other.destination.shown} and {target.destination.shown} {how}",
+                    f"targets {other} and {target}: their destinations {how}: "
+                    f"{other.destination.shown}, {target.destination.shown}",
                     hint="give one another place with --target PATH=DESTINATION",
                 )
 

@@ -87,6 +87,8 @@ def _fault(checked: ContainedRun) -> str | None:
         return None
     if runner.error == "exit":
         return f"exited with {runner.exit_code}"
+    if runner.error in {"not_found", "not_executable"}:
+        return f"could not be started ({runner.message})"
     return runner.message or runner.error
 
 

@@ -24,10 +24,11 @@ from workspace_guard.errors import (
     RecoveryConflict,
     RecoveryIncomplete,
     StateUnusable,
+    WorkspaceHeld,
     WorkspaceUnusable,
 )
 from workspace_guard.files.layout import StateLayout, make_private
-from workspace_guard.files.lock import WorkspaceLock
+from workspace_guard.files.lock import WorkspaceLock, living_holder
 from workspace_guard.files.tree import Folder, remove_entry
 from workspace_guard.step.archive import find_run, new_run, read_record, runs_of
 from workspace_guard.step.contract import Contract, Mode
@@ -140,7 +141,7 @@ class Workspace:
 
         def run(arrivals: Interrupts) -> RunRecord:
             with self._held(wait_s, arrivals) as (run_folder, lock):
-                self._recover_before_a_run()
+                recovery = self._recover_before_a_run()
                 site = Site(
                     workspace=self.path,
                     state=self.state,
@@ -153,6 +154,7 @@ class Workspace:
                     ),
                     stdio=stdio or Stdio(),
                     on_event=on_event or _ignore,
+                    warnings=tuple(run.shown for run in recovery.runs),
                 )
                 return run_step(site, words, contract)
 
@@ -211,6 +213,7 @@ class Workspace:
                     check=interrupts.check,
                 ) as lock,
             ):
+                self._refuse_nested()
                 sweep_unstarted(self.state)
                 make_private(run.path)  # whoever held it may have swept it too
                 yield run, lock
@@ -219,7 +222,27 @@ class Workspace:
                 _remove_run(run)  # nothing has run; else it is all that tells of it
             raise
 
-    def _recover_before_a_run(self) -> None:
+    def _refuse_nested(self) -> None:
+        """Refuse a run beside one in a workspace that holds this one, or lies in it.
+
+        Each would take the other's work for an escape and undo it. Both hold their own
+        lock before they look, so that of two that begin at once at least one sees the
+        other.
+
+        Raises:
+            WorkspaceHeld: naming the other run.
+        """
+        for state in self.layout.workspaces():
+            if state.path == self.state.path:
+                continue
+            with contextlib.suppress(OSError), Folder.open(state.path) as folder:
+                other = living_holder(folder)
+                if other is not None and _overlap(other.workspace, bytes(self.path)):
+                    raise WorkspaceHeld(
+                        other.workspace, pid=other.pid, run_id=other.run_id
+                    )
+
+    def _recover_before_a_run(self) -> Recovery:
         try:
             recovery = recover(self.path, self.state)
         except GuardError as error:
@@ -229,6 +252,12 @@ class Workspace:
                 path.decode(errors="replace") for path in recovery.conflicts
             )
             raise RecoveryConflict(f"changed since an earlier run was cut off: {names}")
+        return recovery
+
+
+def _overlap(one: bytes, other: bytes) -> bool:
+    first, second = sorted((one.rstrip(b"/") + b"/", other.rstrip(b"/") + b"/"))
+    return second.startswith(first)
 
 
 def _ignore(_progress: Progress) -> None:
