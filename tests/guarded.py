@@ -7,6 +7,7 @@ or opens the Python door, and tells what has changed in the parent since a momen
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import subprocess
@@ -125,6 +126,25 @@ class House:
         """Run a script of the shell as a step, with the record as JSON."""
         words = ["run", "-w", self.workspace, "--json", *options]
         return self.call(*words, "--", "sh", "-c", script, env=env)
+
+    def call_here(self, *arguments: str | bytes | Path) -> Done:
+        """Do what `wsguard ARGUMENTS…` does in this process: a third of a second less.
+
+        For what is refused before anything runs.
+        """
+        from workspace_guard.cli.main import cli  # noqa: PLC0415  # click, for few
+
+        os.environ["WORKSPACE_GUARD_STATE_DIR"] = str(self.state)
+        os.chdir(self.workspace.parent)
+        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
+        words = [os.fsdecode(word) for word in arguments]
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                cli.main(words, prog_name="wsguard")
+            except SystemExit as ended:
+                status = int(str(ended.code))
+        texts = [stream.detach().getvalue() for stream in (out, err)]
+        return Done(status, texts[0], texts[1].decode())
 
     # --- the Python door --------------------------------------------------------------
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from typing import TYPE_CHECKING
 
 from accounts import ORDINARY_UID, is_root
@@ -12,8 +14,12 @@ from workspace_guard.step.contract import Contract
 from workspace_guard.step.stage import StagedStep, stage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    import pytest
+
+DEADLINE_S = 20.0
 OLD_NS = 1_700_000_000_123_456_789
 """A time that nothing which is made now can have by chance."""
 
@@ -52,6 +58,38 @@ def give_to_ordinary(top: Path) -> None:
         for name in (".", *files, *folders):
             path = os.path.join(folder, os.fsencode(name))
             os.chown(path, ORDINARY_UID, ORDINARY_UID, follow_symlinks=False)
+
+
+@contextlib.contextmanager
+def written_while_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let another thread write to a file whenever something is read in this one.
+
+    Each read waits for it, so that it never happens in between by chance only.
+    """
+    asked, done, over = threading.Semaphore(0), threading.Semaphore(0), [False]
+    real = os.read
+
+    def write() -> None:
+        with path.open("ab", buffering=0) as file:
+            while asked.acquire() and not over[0]:
+                file.write(b"x")
+                done.release()
+
+    def read(fd: int, size: int) -> bytes:
+        asked.release()
+        assert done.acquire(timeout=DEADLINE_S), "the writer has not written"
+        return real(fd, size)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "read", read)
+            yield
+    finally:
+        over[0] = True
+        asked.release()
+        writer.join()
 
 
 def staged_with(workspace: Path, **options: object) -> tuple[StagedStep, Contract]:

@@ -375,8 +375,9 @@ def test_guard_when_its_own_streams_are_closed_then_the_command_runs(
 
 
 def test_held_descriptor_when_tree_lives_then_keeps_its_lock(tmp_path: Path) -> None:
-    """A lock that the guard hands over is held until the tree is gone."""
-    with open(tmp_path / "lock", "w") as other:
+    """A lock is held until the tree is gone, and not until all output is read."""
+    script = "head -c 150000 /dev/zero; sleep 60 & exit 0"
+    with Pipe() as shown, open(tmp_path / "lock", "w") as other:
 
         def is_free() -> bool:
             try:
@@ -388,13 +389,15 @@ def test_held_descriptor_when_tree_lives_then_keeps_its_lock(tmp_path: Path) -> 
 
         lock = os.open(tmp_path / "lock", os.O_RDWR)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        asked = launch(tmp_path, *shell("sleep 60 & exit 0"), hold_fds=(lock,))
+        stdio = Stdio(stdout=shown.end)
+        asked = launch(tmp_path, *shell(script), hold_fds=(lock,), stdio=stdio)
         with Supervision.start(asked) as supervised:
             os.close(lock)
             events_until_end(supervised)
             held = not is_free()
             supervised.end_tree(0.0)
             free = is_free()
+            supervised.stop("nobody reads")
     assert (held, free) == (True, True)
 
 

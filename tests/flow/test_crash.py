@@ -138,7 +138,7 @@ def test_guard_when_killed_by_its_command_then_recover_puts_back(
     assert nobody_runs(run_id)
     assert list(house.temporary.iterdir()) == []
     record = house.door.record(run_id)
-    assert (record.verdict.value, record.exit_status) == ("runner_failed", 143)
+    assert (record.verdict.value, record.exit_status) == ("runner_failed", 20)
 
 
 @pytest.mark.slow

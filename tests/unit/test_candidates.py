@@ -7,14 +7,19 @@ import hashlib
 import os
 import shutil
 import socket
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from capabilities import require
 from euid import ordinary_user
-from steps import give_to_ordinary, make_workspace, put, staged_with
+from steps import (
+    give_to_ordinary,
+    make_workspace,
+    put,
+    staged_with,
+    written_while_read,
+)
 
 from workspace_guard.step.candidates import look
 
@@ -330,24 +335,15 @@ def test_folder_of_a_target_when_it_may_not_be_entered_then_is_invalid(
     assert ("c", "invalid", "Permission denied") in found
 
 
-def test_target_when_it_is_still_being_written_then_is_invalid(parent: Path) -> None:
+def test_target_when_it_is_still_being_written_then_is_invalid(
+    parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file that would not hold still has no content that could be judged."""
     staged, contract = staged_with(parent)
-    growing = put(staged.path, "output.md", os.urandom(8 << 20))
-    stop = threading.Event()
+    growing = put(staged.path, "output.md", b"first line\n")
 
-    def write_on() -> None:
-        with growing.open("ab", buffering=0) as file:
-            while not stop.is_set():
-                file.write(b"x")
-
-    writer = threading.Thread(target=write_on)
-    writer.start()
-    try:
+    with written_while_read(growing, monkeypatch):
         found = rows(staged, contract)
-    finally:
-        stop.set()
-        writer.join()
 
     assert found == [("output.md", "invalid", "is still being written")]
 

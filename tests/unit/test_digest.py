@@ -190,6 +190,7 @@ def test_hash_when_a_file_moves_each_time_then_is_unstable(
     (tmp_path / "file").write_bytes(b"abc")
 
     def before(call: Call) -> None:
+        assert call.number < ENDLESS
         if call.name == "read":
             until_the_clock_ticks(tmp_path)
             edit(tmp_path)

@@ -52,7 +52,7 @@ def escape(effect: str, path: bytes = b"output.md") -> Escape:
 def gap(*, hides: bool) -> Gap:
     """Something that the evidence does not cover."""
     return Gap(
-        kind="unreadable", path=b"x", could_hide_escape=hides, message="x: unreadable"
+        kind="unreadable", path=b"x", could_hide_escape=hides, message="unreadable"
     )
 
 
@@ -196,6 +196,8 @@ def test_rule_when_a_later_one_is_broken_too_then_the_first_names_the_verdict(
 
     judgement = judge(replace(GOOD, **together), POLICY)
 
+    if "runner" in facts and "escapes" in together:
+        reason += "; and 1 change outside the step, put back"
     assert (verdict, reason) == (judgement.verdict.value, judgement.reason)
 
 
@@ -221,7 +223,7 @@ def test_rule_when_broken_then_no_policy_makes_the_step_good(
 # --- 1: the runner --------------------------------------------------------------------
 
 
-@pytest.mark.case("E60", "S46")
+@pytest.mark.case("E60")
 @pytest.mark.parametrize(
     ("ended", "verdict", "reason"),
     [
@@ -335,6 +337,33 @@ def test_escape_when_it_had_this_effect_then_the_policy_says_whether_it_fails(
     facts = replace(GOOD, escapes=(escape(effect),))
 
     assert judge(facts, replace(POLICY, on_escape=on_escape)).verdict.value == verdict
+
+
+@pytest.mark.parametrize(
+    ("effects", "beside"),
+    [
+        ((), ""),
+        (("refused", "reported", "foreign"), ""),
+        (("restored",), "; and 1 change outside the step, put back"),
+        (("restored", "restored"), "; and 2 changes outside the step, put back"),
+        (
+            ("restored", "unrestored"),
+            "; and 2 changes outside the step, not all put back",
+        ),
+    ],
+)
+def test_escapes_when_another_rule_names_the_verdict_then_are_told_beside_it(
+    effects: tuple[str, ...], beside: str
+) -> None:
+    """A command that failed and escaped is not only said to have failed."""
+    facts = replace(
+        GOOD, runner=runner("exit", exit_code=3), escapes=tuple(map(escape, effects))
+    )
+
+    judgement = judge(facts, POLICY)
+
+    assert judgement.verdict is Verdict.RUNNER_FAILED
+    assert judgement.reason == f"runner: exit{beside}"
 
 
 def test_escapes_when_there_are_many_then_the_reason_names_three_and_counts() -> None:

@@ -20,7 +20,8 @@ from oscalls import Call, each_call
 import workspace_guard
 from workspace_guard.errors import WorkspaceHeld
 from workspace_guard.files import lock
-from workspace_guard.files.lock import WorkspaceLock
+from workspace_guard.files.lock import Holder as Named
+from workspace_guard.files.lock import WorkspaceLock, living_holder
 from workspace_guard.files.tree import Folder
 
 if TYPE_CHECKING:
@@ -132,7 +133,11 @@ def test_acquire_when_free_then_writes_who_holds_it(
     """The lock file names the process and the run, for others to read."""
     with take(folder, "run-1"):
         text = (tmp_path / "lock").read_text("utf-8")
-    assert json.loads(text) == {"pid": os.getpid(), "run_id": "run-1"}
+    assert json.loads(text) == {
+        "pid": os.getpid(),
+        "run_id": "run-1",
+        "workspace": "/somewhere/workspace",
+    }
     assert (tmp_path / "lock").stat().st_mode & 0o077 == 0
 
 
@@ -340,3 +345,53 @@ def test_acquire_when_the_holder_lives_then_no_time_is_given(
         take(folder, check=lambda: asked.append(time.monotonic()))
     assert len(asked) == 1
     assert holder_with_heir.heir
+
+
+# --- Who it is, without asking for it -------------------------------------------------
+
+
+def test_living_holder_when_held_then_is_named_and_the_lock_not_tried(
+    folder: Folder,
+) -> None:
+    """Whoever looks learns the workspace, the run and the process."""
+    with take(folder, "run-1"):
+        assert living_holder(folder) == Named(
+            pid=os.getpid(), run_id="run-1", workspace=WORKSPACE
+        )
+
+
+@pytest.mark.case("E11")
+def test_living_holder_when_the_workspace_is_no_utf8_then_is_exact(
+    folder: Folder,
+) -> None:
+    """The path comes back byte for byte."""
+    with WorkspaceLock.acquire(folder, b"/bad\xff\n", run_id="run-1"):
+        found = living_holder(folder)
+    assert found is not None
+    assert found.workspace == b"/bad\xff\n"
+
+
+def test_living_holder_when_let_go_or_never_held_then_is_nobody(folder: Folder) -> None:
+    """A workspace that is free has no holder."""
+    assert living_holder(folder) is None
+    with take(folder):
+        pass
+    assert living_holder(folder) is None
+
+
+def test_living_holder_when_it_was_killed_then_is_nobody(
+    folder: Folder, holder: Holder
+) -> None:
+    """The name of a dead process in the file is no holder."""
+    assert living_holder(folder) is not None
+    holder.kill()
+    assert living_holder(folder) is None
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"null", b"[]", b'{"pid": 1}', b"\xff"])
+def test_living_holder_when_the_text_tells_nothing_then_is_nobody(
+    tmp_path: Path, folder: Folder, text: bytes
+) -> None:
+    """Nonsense in the file names nobody."""
+    (tmp_path / "lock").write_bytes(text)
+    assert living_holder(folder) is None

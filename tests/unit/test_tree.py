@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+DEADLINE_S = 20.0
 DEEPER_THAN_PYTHON = 1200
 
 
@@ -222,6 +224,22 @@ def test_lookup_when_there_is_a_link_then_tells_of_the_link(
 # --- Opening files --------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """Fail a block that waits for something, where it would wait for ever."""
+
+    def too_late(_signum: int, _frame: object) -> None:
+        raise AssertionError(f"still waiting after {DEADLINE_S} s")
+
+    before = signal.signal(signal.SIGALRM, too_late)
+    signal.setitimer(signal.ITIMER_REAL, DEADLINE_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @pytest.mark.case("E4", "E61")
 @pytest.mark.parametrize("name", [b"to-file", b"to-folder", b"dangling", b"loop", b"a"])
 def test_open_regular_when_a_link_or_folder_then_refuses(
@@ -250,7 +268,7 @@ def test_open_regular_when_a_special_file_then_refuses_at_once(
         else:
             require("root")
             os.mknod(special, stat.S_IFCHR | 0o600, os.makedev(5, 0))
-        with opener(tmp_path) as folder, pytest.raises(NotRegular):
+        with opener(tmp_path) as folder, at_once(), pytest.raises(NotRegular):
             folder.open_regular(b"special")
 
 
@@ -270,6 +288,7 @@ def test_open_regular_when_swapped_for_a_fifo_then_does_not_wait(
     with (
         opener(tmp_path) as folder,
         meddle("open file", swap),
+        at_once(),
         pytest.raises(NotRegular),
     ):
         folder.open_regular(b"file")

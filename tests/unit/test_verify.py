@@ -104,7 +104,10 @@ def test_check_when_it_exits_with_0_then_has_accepted(check: Check) -> None:
             "killed by SIGKILL",
         ),
         ({"error": "timeout", "timed_out": True}, "timeout"),
-        ({"error": "not_found", "message": "x: no such program"}, "x: no such program"),
+        (
+            {"error": "not_found", "message": "x: not found in PATH"},
+            "could not be started (x: not found in PATH)",
+        ),
     ],
 )
 def test_check_when_it_does_not_end_well_then_has_refused(

@@ -77,7 +77,8 @@ class Detect:
             snapshot = journal.begin(
                 store, top, skip, enclosure, interrupts, on_progress
             )
-            with Monitor.start(enclosure.workspace, step) as monitor:
+            folders = snapshot.manifest.folders
+            with Monitor.start(enclosure.workspace, step, folders) as monitor:
                 launch = self._launch(enclosure, command, limits, journal)
                 try:
                     conducted = conduct(

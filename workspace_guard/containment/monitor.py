@@ -33,6 +33,7 @@ from watchdog.observers import Observer
 from workspace_guard.containment.base import Gap
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
     from types import TracebackType
 
@@ -61,13 +62,16 @@ class Monitor:
         self._workspace = workspace
 
     @classmethod
-    def start(cls, workspace: Path, step: bytes | None) -> Self:
+    def start(
+        cls, workspace: Path, step: bytes | None, folders: Collection[bytes] = ()
+    ) -> Self:
         """Begin to watch.
 
         Args:
             workspace: the folder to watch with all below it.
             step: a path below it (relative) whose events are the command's own
                 business.
+            folders: those (relative) of which it is to be seen that they are watched.
 
         Returns:
             The monitor; where watching could not begin it says so in `gaps`.
@@ -90,6 +94,7 @@ class Monitor:
             monitor._gaps.append(_gap("monitor_failed", f"{error.strerror or error}"))
         else:
             monitor._observer = observer
+            monitor._gaps += _unwatched(observer, workspace, folders)
         return monitor
 
     def __enter__(self) -> Self:
@@ -101,10 +106,11 @@ class Monitor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        logging.getLogger("watchdog").removeHandler(self._warnings)
+        self._warnings.over = True  # what it says of its own end is no news
         if self._observer is not None:
             self._observer.stop()
             self._observer.join()
+        logging.getLogger("watchdog").removeHandler(self._warnings)
         self._handler.close()
 
     @property
@@ -132,6 +138,29 @@ class Monitor:
                 _gap("events_lost", f"more than {_MOST_PATHS:,} paths changed")
             )
         return tuple(found)
+
+
+def _unwatched(
+    observer: BaseObserver, workspace: Path, folders: Collection[bytes]
+) -> list[Gap]:
+    """Tell of folders that are not watched; watchdog 7 passes over them in silence.
+
+    Where the system's limit on watches is reached it goes on without an error, and
+    has no public way to ask what it watches.
+    """
+    watched: Collection[bytes] | None = None
+    for emitter in observer.emitters:
+        group: object = getattr(emitter, "_inotify", None)
+        watched = getattr(group, "_active_callbacks_by_path", None)
+    if watched is None:
+        return []
+    top = os.fsencode(workspace)
+    paths = (os.path.join(top, folder) if folder else top for folder in folders)
+    missing = sum(path not in watched for path in paths)
+    if not missing:
+        return []
+    fact = f"{missing:,} of {len(folders):,} folders are not watched"
+    return [_gap("watch_limit", fact)]
 
 
 def _gap(kind: str, fact: str) -> Gap:
@@ -188,8 +217,9 @@ class _Warnings(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.texts: list[str] = []
+        self.over = False
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if text not in self.texts:
+        if text not in self.texts and not self.over:
             self.texts.append(text)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
+import shutil
 import signal
+import stat
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -24,7 +26,7 @@ from workspace_guard.errors import (
     show_path,
 )
 from workspace_guard.files.replace import staged_name
-from workspace_guard.files.tree import CHUNK_BYTES, Folder, remove_entry, write_all
+from workspace_guard.files.tree import CHUNK_BYTES, Folder, remove_entry
 from workspace_guard.step.archive import utc, write_record
 from workspace_guard.step.candidates import look
 from workspace_guard.step.destinations import hash_places
@@ -386,28 +388,31 @@ def _misplaced(contained: ContainedRun, command: tuple[str, ...]) -> tuple[str, 
 
 def _leave_log(run: RunFolder, staged: StagedStep) -> tuple[str, ...]:
     """Copy the log into the step, in place of whatever the command put there."""
-    name = b"execution.log"
-    staged_as = staged_name(run.run_id)
+    name, staged_as = b"execution.log", staged_name(run.run_id)
     try:
         with Folder.open(run.path) as source, Folder.open(staged.path) as step:
-            log = source.open_regular(name)
+            found = step.lookup(name)
+            if found is not None and stat.S_ISDIR(found.st_mode):
+                remove_entry(step, name)  # which no rename would replace
             try:
-                fd = step.create(staged_as, 0o644)
-                try:
-                    while chunk := os.read(log, CHUNK_BYTES):
-                        write_all(fd, chunk)
-                finally:
-                    os.close(fd)
-            finally:
-                os.close(log)
-            try:
+                _copy_plainly(source, name, step, staged_as)
                 step.rename(staged_as, step, name)
             except OSError:
-                step.unlink(staged_as)
+                with contextlib.suppress(FileNotFoundError):
+                    step.unlink(staged_as)
                 raise
     except OSError as error:
         return (f"the log could not be copied into the step: {error.strerror}",)
     return ()
+
+
+def _copy_plainly(source: Folder, name: bytes, to: Folder, new_name: bytes) -> None:
+    """Copy a file of ours; not flushed, for the one that counts is the source."""
+    with (
+        os.fdopen(source.open_regular(name), "rb") as old,
+        os.fdopen(to.create(new_name, 0o644), "wb") as new,
+    ):
+        shutil.copyfileobj(old, new, CHUNK_BYTES)
 
 
 def _remove_step(staged: StagedStep) -> tuple[str, ...]:
