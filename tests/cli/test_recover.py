@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from guarded import GOOD, House, finish, nobody_runs, until
+from killing import die_before_renaming_to, survives
 
 from workspace_guard import Contract
-from workspace_guard.files import journal as journals
-from workspace_guard.files.tree import Folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,8 +80,8 @@ def test_recover_when_a_promotion_is_in_conflict_then_44_until_it_is_accepted(
         first = house.call("recover", house.workspace, "--json")
         again = house.call("recover", house.workspace)
         blocked = house.run("true")
-        accepted = house.call("recover", house.workspace, "--json", "--accept-current")
-        after = house.call("recover", house.workspace, "--json")
+    accepted = house.call("recover", house.workspace, "--json", "--accept-current")
+    after = house.call("recover", house.workspace, "--json")
     [run] = first.document["runs"]
 
     assert (first.status, run["promotion"]) == (44, "conflict")
@@ -91,31 +90,21 @@ def test_recover_when_a_promotion_is_in_conflict_then_44_until_it_is_accepted(
     assert blocked.error == (44, "recovery-conflict")
     assert accepted.document["runs"][0]["promotion"] == "given_up"
     assert (accepted.status, after.document["runs"], house.journal) == (0, [], [])
+    assert (house.workspace / "PLAN.md").read_bytes() == b"an editor's\n"
+    assert list(house.workspace.glob(".wsguard-*")) == []
 
 
 def _cut_off_in_a_promotion(house: House) -> None:
     """Bring about a run that was killed between two of its renames."""
-    script = "echo new > output.md; echo new > PLAN.md"
-    pid = os.fork()
-    if pid == 0:
-        try:
-            real = os.rename
 
-            def deadly(*args: object, **more: object) -> None:
-                if args[1] == b"PLAN.md":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                real(*args, **more)  # type: ignore[arg-type]  # what it was called with
+    def run() -> None:
+        die_before_renaming_to(b"PLAN.md")
+        script = "echo new > output.md; echo new > PLAN.md"
+        targets = Contract.of(target=["output.md", "PLAN.md"])
+        house.door.run_step(["sh", "-c", script], targets)
 
-            os.rename = deadly  # type: ignore[assignment]  # a stand-in for this child
-            targets = Contract.of(target=["output.md", "PLAN.md"])
-            house.door.run_step(["sh", "-c", script], targets)
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    assert os.WIFSIGNALED(status)
-    [run_id] = house.runs
-    with Folder.open(house.folder / "journal") as journal:
-        assert journal.lookup(journals.journal_name(run_id)) is not None
+    assert not survives(run)
+    assert (house.workspace / "output.md").read_bytes() == b"new\n"
 
 
 def test_recover_when_a_run_is_going_on_then_12_or_waits(house: House) -> None:

@@ -376,7 +376,7 @@ def test_guard_when_its_own_streams_are_closed_then_the_command_runs(
 
 def test_held_descriptor_when_tree_lives_then_keeps_its_lock(tmp_path: Path) -> None:
     """A lock is held until the tree is gone, and not until all output is read."""
-    script = "head -c 150000 /dev/zero; sleep 60 & exit 0"
+    script = "head -c 120000 /dev/zero; sleep 60 & exit 0"
     with Pipe() as shown, open(tmp_path / "lock", "w") as other:
 
         def is_free() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 import tty
 from typing import TYPE_CHECKING
@@ -173,7 +174,7 @@ def test_output_when_command_has_ended_then_rest_waits_for_its_reader(
 ) -> None:
     """The tree's end does not wait for a slow reader, and nothing is lost to him."""
     with Pipe() as shown:
-        size = 150_000  # more than the pipes on the way hold, less than with a buffer
+        size = 120_000  # more than one pipe holds, less than two
         asked = launch(
             tmp_path,
             *python(f"import os; os.write(1, bytes({size}))"),
@@ -190,6 +191,28 @@ def test_output_when_command_has_ended_then_rest_waits_for_its_reader(
     assert log == size
     assert len(got) == size
     assert isinstance(event, Drained)
+
+
+def test_output_when_the_block_is_left_then_a_slow_reader_still_gets_it(
+    tmp_path: Path,
+) -> None:
+    """Leaving in good order waits until all output has been taken."""
+    got: list[bytes] = []
+    with Pipe() as shown:
+        source = shown.source
+        reader = threading.Thread(
+            target=lambda: got.extend(iter(lambda: os.read(source, 16), b""))
+        )
+        asked = launch(
+            tmp_path, "head", "-c", "120000", "/dev/zero", stdio=Stdio(stdout=shown.end)
+        )
+        with Supervision.start(asked) as supervised:
+            shown.close_end()
+            events_until_end(supervised)
+            supervised.end_tree(0.0)
+            reader.start()
+        reader.join()
+    assert sum(map(len, got)) == 120_000
 
 
 def test_output_when_a_leftover_holds_the_pipe_then_the_end_is_told_at_once(

@@ -14,6 +14,7 @@ from supervised import (
     events_until_end,
     launch,
     python,
+    read_exactly,
     run_whole,
     shell,
 )
@@ -145,7 +146,7 @@ def test_terminal_when_the_command_has_ended_then_typed_keys_are_left_alone(
             events_until_end(one)
             os.write(typed.end, b"ls\n")
             one.end_tree(0.2)
-        assert os.read(typed.source, 10) == b"ls\n"
+        assert read_exactly(typed.source, 3) == b"ls\n"
 
 
 def test_terminal_when_much_is_typed_ahead_then_all_of_it_arrives(

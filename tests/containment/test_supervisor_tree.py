@@ -131,6 +131,22 @@ def test_leftover_when_it_ignores_sigterm_then_is_killed(
     assert gone(tree.leftovers[0].pid)
 
 
+@pytest.mark.slow
+def test_leftover_when_asked_to_end_then_is_asked_once(tmp_path: Path) -> None:
+    """A program that tidies up on SIGTERM is not disturbed at it by a second one."""
+    body = (
+        "_signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGTERM}); "
+        "open('ready', 'w').close(); terms = open('terms', 'w', 1)\n"
+        "        while _signal.sigwait({_signal.SIGTERM}): terms.write('once\\n')"
+    )
+    with Supervision.start(launch(tmp_path, *_daemon(body))) as supervised:
+        events_until_end(supervised)
+        until((tmp_path / "ready").exists)
+        tree = supervised.end_tree(0.0)
+    assert [each.ended for each in tree.leftovers] == ["killed"]
+    assert (tmp_path / "terms").read_text() == "once\n"
+
+
 def test_leftovers_when_there_are_many_then_all_are_ended(tmp_path: Path) -> None:
     """A hundred daemons, each with a session of its own, are all found."""
     program = (

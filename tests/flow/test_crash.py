@@ -11,13 +11,13 @@ import itertools
 import os
 import signal
 import subprocess
-import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from capabilities import require
 from guarded import GOOD, House, nobody_runs, until
+from killing import die_at, survives
 from listing import changes
 from sample import FILES, build_workspace
 
@@ -48,48 +48,6 @@ STEP = b"tasks/run_1"
 def house(workspace: Path, state_dir: Path) -> House:
     """The sample workspace and a state folder."""
     return House(workspace, state_dir)
-
-
-CHANGES = (
-    *("rename", "replace", "link", "symlink", "unlink", "remove", "rmdir", "mkdir"),
-    *("mknod", "mkfifo", "utime", "chmod", "fchmod", "chown", "fchown", "fsync"),
-    *("setxattr", "removexattr", "open"),
-)
-
-
-def die_at(nth: int) -> None:
-    """Have this process killed before its Nth call that changes the disk."""
-    count = itertools.count(1)
-
-    def deadly(name: str) -> Callable[..., Any]:
-        call = getattr(os, name)
-
-        def killing(*args: Any, **more: Any) -> Any:  # noqa: ANN401  # what `call` has
-            changing = name != "open" or args[1] & os.O_CREAT
-            ours = threading.current_thread() is threading.main_thread()
-            if changing and ours and next(count) == nth:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*args, **more)
-
-        return killing
-
-    for name in CHANGES:
-        if hasattr(os, name):
-            setattr(os, name, deadly(name))
-
-
-def survives(body: Callable[[], object], nth: int | None = None) -> bool:
-    """Do something in a child process that is killed before its Nth change."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            if nth is not None:
-                die_at(nth)
-            body()
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    return os.WIFEXITED(status)
 
 
 def with_door(place: Path) -> House:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
         "  12 a run is going on   50-59 something is broken"
     ),
 )
-@click.argument("workspace", type=click.Path(path_type=Path), default=Path())
+@click.argument(
+    "workspace", type=click.Path(path_type=Path, readable=False), default=Path()
+)
 @click.option(
     "--accept-current",
     is_flag=True,

@@ -53,14 +53,16 @@ Exit status:
 @click.option(
     "-w",
     "--workspace",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     default=Path(),
     help="The folder that stays as it is.  [default: .]",
 )
 @click.option("--name", help="The step's folder below tasks/.  [default: run_<n>]")
 @click.option("--task", help="What to do; goes into TASK.md.")
 @click.option(
-    "--task-file", type=click.Path(path_type=Path), help="A file with the task text."
+    "--task-file",
+    type=click.Path(path_type=Path, readable=False),
+    help="A file with the task text.",
 )
 @click.option(
     "--input",
@@ -158,13 +160,13 @@ Exit status:
 @click.option(
     "--contract",
     "contract_file",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="FILE.toml",
     help="Any of these in a file; the command line wins.",
 )
 @click.option(
     "--record",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="FILE",
     help="Write the run record there too.",
 )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _WORKSPACE = click.option(
     "-w",
     "--workspace",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     help="Look at this workspace only.",
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -158,7 +158,7 @@ def show_run(
                 f"workspace {show_path(workspace or Path())}: no run of it is kept",
                 hint="name it with -w, or `wsguard runs show latest` for any",
             )
-        run = find_run(layout, state, run_id or "latest")
+        run = find_run(layout, state, "latest" if run_id is None else run_id)
         record = read_record(run)
         if as_json:
             print_json(record.to_json())

@@ -24,8 +24,13 @@ from workspace_guard.containment.conduct import Conducted, conduct
 from workspace_guard.containment.launch import Launch
 from workspace_guard.containment.monitor import Monitor
 from workspace_guard.containment.opendetect import OpenDetect, drop_unfinished
-from workspace_guard.containment.whereabouts import bring_home
-from workspace_guard.errors import show_path
+from workspace_guard.containment.whereabouts import (
+    Stray,
+    bring_home,
+    open_locked,
+    strange_mounts,
+)
+from workspace_guard.files.mounts import mounts_below
 from workspace_guard.files.tree import Folder
 from workspace_guard.snapshot.compare import Comparison, compare
 from workspace_guard.snapshot.plan import Leave, plan
@@ -77,26 +82,22 @@ class Detect:
             snapshot = journal.begin(
                 store, top, skip, enclosure, interrupts, on_progress
             )
+            again = _Again(journal, store, snapshot, top, enclosure)
             folders = snapshot.manifest.folders
-            with Monitor.start(enclosure.workspace, step, folders) as monitor:
-                launch = self._launch(enclosure, command, limits, journal)
-                try:
+            try:
+                with Monitor.start(enclosure.workspace, step, folders) as monitor:
+                    launch = self._launch(enclosure, command, limits, journal)
                     conducted = conduct(
                         launch, enclosure, limits, interrupts, monitor, on_progress
                     )
-                except BaseException:
-                    # Whatever it is, the parent is whole before anybody hears of it.
-                    after = _put_back(journal, store, snapshot, top, enclosure, _silent)
-                    bring_home(top, enclosure.workspace)
-                    if not after.restoration.unrestored:
-                        journal.close(store, snapshot.id)
-                    raise
-            after = _put_back(journal, store, snapshot, top, enclosure, on_progress)
-            moved_to = bring_home(top, enclosure.workspace)
+            except BaseException:
+                # Whatever it is, the parent is whole before anybody hears of it.
+                if again.whole(_silent).is_whole:
+                    journal.close(store, snapshot.id)
+                raise
+            after = again.whole(on_progress)
         escapes = tuple(_escapes(after, enclosure.quarantine, monitor))
-        if moved_to is not None:
-            escapes += (_homecoming(moved_to),)
-        whole = not after.restoration.unrestored
+        whole = after.is_whole
         keep = enclosure.keep_snapshot or not whole
         litter = journal.close_after_run(store, None if keep else snapshot.id)
         return _contained(
@@ -134,6 +135,14 @@ def _silent(_progress: Progress) -> None:
 class _PutBack:
     comparison: Comparison
     restoration: Restoration
+    mounts: tuple[bytes, ...] = ()
+    """What the command has mounted in the workspace; left alone."""
+    stray: Stray | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all is as it was."""
+        return not self.restoration.unrestored and not self.mounts
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -141,26 +150,45 @@ class _PutBack:
         return self.comparison.changes + self.restoration.found_later
 
 
-def _put_back(
-    journal: OpenDetect,
-    store: Store,
-    snapshot: Snapshot,
-    top: Folder,
-    enclosure: Enclosure,
-    on_progress: Callable[[Progress], None],
-) -> _PutBack:
-    on_progress(Progress(stage="comparing"))
-    comparison = compare(
-        snapshot.manifest,
-        top,
-        skip=snapshot.manifest.skip,
-        hashed=frozenset(bytes(path) for path in enclosure.hashed),
-        verify_content=enclosure.verify_content,
-    )
-    on_progress(Progress(stage="restoring", escapes=len(comparison.changes)))
-    with journal.beating():
-        restoration = restore(store, snapshot, top, comparison, enclosure.quarantine)
-    return _PutBack(comparison, restoration)
+class _Again:
+    """Knows what a workspace was before its command, to make it so again."""
+
+    def __init__(
+        self,
+        journal: OpenDetect,
+        store: Store,
+        snapshot: Snapshot,
+        top: Folder,
+        enclosure: Enclosure,
+    ) -> None:
+        self._journal = journal
+        self._store = store
+        self._snapshot = snapshot
+        self._top = top
+        self._enclosure = enclosure
+        self._mounts = mounts_below(os.fsencode(enclosure.workspace))
+
+    def whole(self, on_progress: Callable[[Progress], None]) -> _PutBack:
+        """Put everything back that can be, and say what was done."""
+        enclosure, manifest = self._enclosure, self._snapshot.manifest
+        stray = bring_home(self._top, enclosure.workspace)
+        strange = strange_mounts(enclosure.workspace, self._mounts, manifest)
+        on_progress(Progress(stage="comparing"))
+        with open_locked(enclosure.workspace) as top:
+            comparison = compare(
+                manifest,
+                top,
+                skip=manifest.skip | strange.paths,
+                hashed=frozenset(bytes(path) for path in enclosure.hashed),
+                verify_content=enclosure.verify_content,
+            )
+            changes = len(comparison.changes)
+            on_progress(Progress(stage="restoring", escapes=changes))
+            with self._journal.beating():
+                restoration = restore(
+                    self._store, self._snapshot, top, comparison, enclosure.quarantine
+                )
+        return _PutBack(comparison, restoration, strange.mounts, stray)
 
 
 def _contained(
@@ -226,7 +254,12 @@ def _escapes(
                 message=restoration.unrestored.get(change.path),
             )
         )
+    found += [_mounted(path) for path in after.mounts]
     named = {change.path for change in after.changes}
+    if after.stray is not None and not (
+        after.stray.kind == "metadata" and b"" in named
+    ):
+        found.append(_of_the_whole(after.stray))
     found += [
         _residue(path, reason)
         for path, reason in restoration.unrestored.items()
@@ -235,15 +268,29 @@ def _escapes(
     return found
 
 
-def _homecoming(moved_to: bytes) -> Escape:
+def _of_the_whole(stray: Stray) -> Escape:
     return Escape(
         path=b".",
-        kind="renamed",
+        kind=stray.kind,
         effect="restored",
         before=None,
         after=None,
         quarantine=None,
-        message=f"the workspace itself had been moved to {show_path(moved_to)}",
+        message=stray.message,
+    )
+
+
+def _mounted(path: bytes) -> Escape:
+    """A mount hides what was there and shows what lies elsewhere: nobody's to empty."""
+    return Escape(
+        path=path,
+        kind="replaced",
+        effect="unrestored",
+        before=None,
+        after=None,
+        quarantine=None,
+        message="a file system was mounted here and is left alone; unmount it, then "
+        "look at what it has hidden",
     )
 
 
@@ -315,12 +362,12 @@ def put_back_after_crash(
         return Detected()
     snapshot = store.load(snapshot_id)
     quarantine = state.run(run_id).quarantine
-    with Folder.open(workspace) as top:
-        after = _put_back_older(journal, store, snapshot, top, quarantine)
+    with open_locked(workspace) as top:
+        after = _put_back_older(journal, store, snapshot, top, workspace, quarantine)
     restoration = after.restoration
     # What somebody has edited since may be the last place of an old content.
-    keep = bool(restoration.unrestored or restoration.foreign)
-    if not restoration.unrestored:
+    keep = bool(not after.is_whole or restoration.foreign)
+    if after.is_whole:
         journal.close(store, None if keep else snapshot_id)
     gaps = (*snapshot.manifest.gaps, *restoration.gaps)
     return Detected(
@@ -331,12 +378,18 @@ def put_back_after_crash(
 
 
 def _put_back_older(
-    journal: OpenDetect, store: Store, snapshot: Snapshot, top: Folder, quarantine: Path
+    journal: OpenDetect,
+    store: Store,
+    snapshot: Snapshot,
+    top: Folder,
+    workspace: Path,
+    quarantine: Path,
 ) -> _PutBack:
     """Put back all that is not newer than the last heartbeat."""
     manifest = snapshot.manifest
     keep = journal.last_beat_ns()
-    comparison = compare(manifest, top, skip=manifest.skip)
+    strange = strange_mounts(workspace, None, manifest)
+    comparison = compare(manifest, top, skip=manifest.skip | strange.paths)
     operations = plan(manifest, comparison, keep_newer_than_ns=keep)
     newer = any(isinstance(one, Leave) and one.foreign for one in operations)
     # A heartbeat of ours would make the newer edits look like the run's.
@@ -344,7 +397,7 @@ def _put_back_older(
         restoration = restore(
             store, snapshot, top, comparison, quarantine, keep_newer_than_ns=keep
         )
-    return _PutBack(comparison, restoration)
+    return _PutBack(comparison, restoration, strange.mounts)
 
 
 def give_up_after_crash(state: WorkspaceState, run_id: str) -> Detected:

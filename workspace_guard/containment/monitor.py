@@ -77,6 +77,7 @@ class Monitor:
             The monitor; where watching could not begin it says so in `gaps`.
         """
         monitor = cls(workspace, step)
+        _watch_threads()
         logging.getLogger("watchdog").addHandler(monitor._warnings)
         # It meets a folder twice that is made while its parent is being watched, and
         # would say so on somebody's terminal; it is watched all the same.
@@ -90,11 +91,10 @@ class Monitor:
                 event_filter=_TELLING,
             )
             observer.start()
-        except OSError as error:
-            monitor._gaps.append(_gap("monitor_failed", f"{error.strerror or error}"))
-        else:
-            monitor._observer = observer
             monitor._gaps += _unwatched(observer, workspace, folders)
+        except Exception as error:  # noqa: BLE001  # it may fail in any way, at no harm
+            monitor._gaps.append(_gap("monitor_failed", _fact(error)))
+        monitor._observer = observer
         return monitor
 
     def __enter__(self) -> Self:
@@ -108,8 +108,11 @@ class Monitor:
     ) -> None:
         self._warnings.over = True  # what it says of its own end is no news
         if self._observer is not None:
-            self._observer.stop()
-            self._observer.join()
+            try:
+                _stop(self._observer)
+            except Exception as failure:  # noqa: BLE001  # as above
+                self._gaps.append(_gap("monitor_failed", _fact(failure)))
+        self._gaps += [_gap("monitor_failed", text) for text in _take_failures()]
         logging.getLogger("watchdog").removeHandler(self._warnings)
         self._handler.close()
 
@@ -161,6 +164,58 @@ def _unwatched(
         return []
     fact = f"{missing:,} of {len(folders):,} folders are not watched"
     return [_gap("watch_limit", fact)]
+
+
+def _stop(observer: BaseObserver) -> None:
+    """End an observer and its threads, also where it has lost count of its watches.
+
+    After folders have changed places its own stop may fail half-way and leave a
+    reader waiting for ever. What wakes that reader is let go by hand; a second stop
+    then finds nothing left to fail at.
+    """
+    groups = [getattr(emitter, "_inotify", None) for emitter in observer.emitters]
+    try:
+        observer.stop()
+    except Exception:
+        for group in groups:
+            grouper = getattr(group, "_move_event_grouper", None)
+            if grouper is not None:
+                grouper.close()
+        observer.stop()
+        raise
+    finally:
+        if observer.is_alive():
+            observer.join()
+
+
+def _fact(error: BaseException) -> str:
+    text = error.strerror if isinstance(error, OSError) else None
+    return text or f"{type(error).__name__} {error}".strip()
+
+
+_failures: list[str] = []
+"""What threads of watchdog have died of; told once, by whichever monitor ends next."""
+
+
+def _take_failures() -> list[str]:
+    found, _failures[:] = list(_failures), []
+    return found
+
+
+def _watch_threads() -> None:
+    """Keep what kills a thread of watchdog off the terminal, and remember it."""
+    before = threading.excepthook
+    if getattr(before, "of_wsguard", False):
+        return
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if type(args.thread).__module__.startswith("watchdog."):
+            _failures.append(_fact(args.exc_value or args.exc_type()))
+        else:
+            before(args)
+
+    hook.of_wsguard = True  # type: ignore[attr-defined]  # so that it is put there once
+    threading.excepthook = hook
 
 
 def _gap(kind: str, fact: str) -> Gap:

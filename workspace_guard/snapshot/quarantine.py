@@ -87,9 +87,7 @@ class Quarantine:
         kept_above = self._keep_above(above)
         to = self._reach(kept_above)
         kept = _free_name(to, last)
-        moved = (
-            found.st_nlink == 1 or not stat.S_ISREG(found.st_mode)
-        ) and _try_rename(folder, name, to, kept)
+        moved = found.st_nlink == 1 and _try_rename(folder, name, to, kept)
         if not moved:
             if stat.S_ISREG(found.st_mode):
                 _copy_file(folder, name, to, kept)

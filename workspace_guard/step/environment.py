@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from workspace_guard.errors import StateUnusable
 from workspace_guard.files.layout import make_private
-from workspace_guard.files.tree import Folder, remove_entry
+from workspace_guard.files.mounts import remove_unmounted
+from workspace_guard.files.tree import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -61,7 +62,7 @@ def remove_scratch(scratch: bytes) -> None:
     parent, name = os.path.split(scratch)
     # What cannot be removed there is the system's litter, not a failure of the run.
     with contextlib.suppress(OSError), Folder.open(parent) as folder:
-        remove_entry(folder, name)
+        remove_unmounted(folder, name)
 
 
 def environment(

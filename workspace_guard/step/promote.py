@@ -6,6 +6,7 @@ of the old file it keeps; which candidates are good enough was said by `step.jud
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -246,13 +247,15 @@ def _drop(error: OSError, folder: Folder, staged: bytes) -> None:
 def _keep(folder: Folder, name: bytes, kept: Folder, kept_name: bytes) -> None:
     """Keep the old file: as a second name of it, else as a copy.
 
-    A second name costs no bytes, and since the destination is replaced by rename its
-    content cannot change under it.
+    A second name costs no bytes, and since the destination is replaced by rename
+    nobody else has that file any more. Where it has further names somebody has: then
+    only a copy keeps its content, and their link count stays what it was.
     """
-    try:
-        folder.link(name, kept, kept_name)
-    except OSError:
-        copy_as_is(folder, name, kept, kept_name)
+    if folder.stat(name).st_nlink == 1:
+        with contextlib.suppress(OSError):
+            folder.link(name, kept, kept_name)
+            return
+    copy_as_is(folder, name, kept, kept_name)
 
 
 def _staged_copy(

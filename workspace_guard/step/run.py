@@ -25,6 +25,7 @@ from workspace_guard.errors import (
     StateWriteFailed,
     show_path,
 )
+from workspace_guard.files.mounts import mounts_below, remove_unmounted
 from workspace_guard.files.replace import staged_name
 from workspace_guard.files.tree import CHUNK_BYTES, Folder, remove_entry
 from workspace_guard.step.archive import utc, write_record
@@ -108,6 +109,7 @@ def run_step(site: Site, command: tuple[str, ...], contract: Contract) -> RunRec
         judgement, promotion = _promote(site, open_run, staged, targets, judgement)
         warnings = _leave_log(site.run, staged)
         warnings += _misplaced(contained, command)
+        warnings += _mounted_in(scratch)
         if contract.remove_step and judgement.verdict is Verdict.PROMOTED:
             warnings += _remove_step(staged)
     record = RunRecord(
@@ -415,10 +417,18 @@ def _copy_plainly(source: Folder, name: bytes, to: Folder, new_name: bytes) -> N
         shutil.copyfileobj(old, new, CHUNK_BYTES)
 
 
+def _mounted_in(scratch: Path) -> tuple[str, ...]:
+    """Say that the private TMPDIR will stay, with whatever is mounted in it."""
+    return tuple(
+        f"{show_path(point)}: a file system is mounted there; the folder stays"
+        for _, point in sorted(mounts_below(os.fsencode(scratch)))
+    )
+
+
 def _remove_step(staged: StagedStep) -> tuple[str, ...]:
     try:
         with Folder.open(staged.path.parent) as parent:
-            remove_entry(parent, os.fsencode(staged.name))
+            remove_unmounted(parent, os.fsencode(staged.name))
     except OSError as error:
         return (f"step {staged.name} could not be removed: {error.strerror}",)
     return ()

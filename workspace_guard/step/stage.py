@@ -22,8 +22,9 @@ from workspace_guard.errors import (
     show_path,
 )
 from workspace_guard.files.digest import Unstable, copy_regular
+from workspace_guard.files.mounts import remove_unmounted
 from workspace_guard.files.relpath import RelPath
-from workspace_guard.files.tree import Folder, NotRegular, remove_entry, write_all
+from workspace_guard.files.tree import Folder, NotRegular, write_all
 from workspace_guard.step.contract import DEFAULT_INPUTS, lawful_step_name
 from workspace_guard.step.destinations import hash_destinations, path_fact, type_fact
 from workspace_guard.step.targets import Target, require_distinct
@@ -148,7 +149,7 @@ def unstage(workspace: Path, staged: StagedStep) -> None:
             if staged.made_tasks:
                 stack.callback(_remove_tasks, top)
             stack.enter_context(_times_kept(parent))
-        remove_entry(parent, os.fsencode(staged.name))
+        remove_unmounted(parent, os.fsencode(staged.name))
 
 
 def targets_of(top: Folder, contract: Contract) -> tuple[Target, ...]:
@@ -276,7 +277,7 @@ def _new_step(
                 yield name, step, made_tasks
         except BaseException as error:
             try:
-                remove_entry(parent, raw)
+                remove_unmounted(parent, raw)
             except OSError as second:
                 error.add_note(f"and the half-built step {name} stays: {second}")
             raise

@@ -29,7 +29,8 @@ from workspace_guard.errors import (
 )
 from workspace_guard.files.layout import StateLayout, make_private
 from workspace_guard.files.lock import WorkspaceLock, living_holder
-from workspace_guard.files.tree import Folder, remove_entry
+from workspace_guard.files.mounts import remove_unmounted
+from workspace_guard.files.tree import Folder
 from workspace_guard.step.archive import find_run, new_run, read_record, runs_of
 from workspace_guard.step.contract import Contract, Mode
 from workspace_guard.step.openrun import open_runs
@@ -357,4 +358,4 @@ def _with_own_signals(run: Callable[[Interrupts], RunRecord]) -> RunRecord:
 
 def _remove_run(run: RunFolder) -> None:
     with contextlib.suppress(OSError), Folder.open(run.path.parent) as runs:
-        remove_entry(runs, os.fsencode(run.run_id))
+        remove_unmounted(runs, os.fsencode(run.run_id))
