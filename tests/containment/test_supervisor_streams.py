@@ -201,7 +201,7 @@ def test_output_when_the_block_is_left_then_a_slow_reader_still_gets_it(
     with Pipe() as shown:
         source = shown.source
         reader = threading.Thread(
-            target=lambda: got.extend(iter(lambda: os.read(source, 16), b""))
+            target=lambda: got.extend(iter(lambda: os.read(source, 1), b""))
         )
         asked = launch(
             tmp_path, "head", "-c", "120000", "/dev/zero", stdio=Stdio(stdout=shown.end)

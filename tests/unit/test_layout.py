@@ -12,6 +12,7 @@ from capabilities import require
 from euid import ordinary_user
 from hypothesis import given
 from hypothesis import strategies as st
+from oscalls import each_call
 
 from workspace_guard.errors import StateUnusable
 from workspace_guard.files.layout import (
@@ -129,6 +130,21 @@ def test_make_when_the_umask_is_open_then_folders_are_owner_only(
         os.umask(before)
     made = (state.path.parent, state.path, state.journal, state.runs, state.snapshots)
     assert {mode_of(folder) for folder in made} == {0o700}
+
+
+def test_make_when_watched_then_no_folder_is_open_to_others_for_a_moment(
+    tmp_path: Path,
+) -> None:
+    """A folder is made closed; it is not made and then closed."""
+    root = tmp_path / "state"
+    before = os.umask(0)
+    try:
+        with each_call(lambda _call: modes.extend(map(mode_of, root.rglob("*")))):
+            modes: list[int] = []
+            StateLayout(root).of(Path("/w")).make()
+    finally:
+        os.umask(before)
+    assert set(modes) == {0o700}
 
 
 def test_make_when_done_twice_then_changes_nothing(tmp_path: Path) -> None:

@@ -336,6 +336,18 @@ def test_acquire_when_an_heir_ends_then_it_was_waited_for(
     assert len(asked) >= 3
 
 
+def test_acquire_when_the_holder_ended_well_then_its_heir_still_holds(
+    folder: Folder, holder_with_heir: Holder
+) -> None:
+    """Letting go is closing: what others have inherited is not unlocked for them."""
+    holder_with_heir.let_go()
+    with pytest.raises(WorkspaceHeld):
+        take(folder)
+    kill(holder_with_heir.heir)
+    with take(folder, wait_s=DEADLINE_S):
+        pass
+
+
 def test_acquire_when_the_holder_lives_then_no_time_is_given(
     folder: Folder, holder_with_heir: Holder
 ) -> None:

@@ -70,5 +70,6 @@ class _LazyGroup(click.Group):
 def cli(ctx: click.Context, state_dir: Path | None) -> None:
     """Run any command as a contained step; promote its output all at once or not."""
     # A name that the terminal's encoding lacks is no reason to fail.
-    cast("io.TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
+    if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]  # closed
+        cast("io.TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
     ctx.obj = Globals(state_dir)

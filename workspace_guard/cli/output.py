@@ -44,24 +44,30 @@ def console() -> Console:
 def leave(status: int) -> NoReturn:
     """Exit, and survive a reader that has gone away."""
     with _reader_may_leave():
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # None where it was closed
+                stream.flush()
     click.get_current_context().exit(status)
 
 
 @contextlib.contextmanager
 def _reader_may_leave() -> Generator[None]:
-    """Let nobody's having read us change the exit status."""
+    """Let nobody's having read us change the exit status: it tells of the run."""
     try:
         yield
     except BrokenPipeError:
         _read_by_nobody()
+    except OSError as error:
+        _read_by_nobody()
+        fact = error.strerror or str(error)
+        with contextlib.suppress(OSError):
+            _say(f"standard output: {fact}; not all of it was written", "")
 
 
 def _read_by_nobody() -> None:
     """Drop what is still buffered: it would fail again when the interpreter ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, 1)
     os.close(nowhere)
 
 
