@@ -35,6 +35,11 @@ THREE: Spec = {
     "b.md": (None, b"new b\n"),
     "made/c.md": (None, b"new c\n"),
 }
+THREE_OLD: Spec = {
+    "a.md": (b"old a\n", b"new a\n"),
+    "sub/b.md": (b"old b\n", b"new b\n"),
+    "sub/c.md": (b"old c\n", b"new c\n"),
+}
 
 
 class Cut(BaseException):

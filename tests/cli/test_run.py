@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,6 @@ from guarded import GOOD, Done, House, finish, until
 from sample import DOCUMENT
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from accounts import Account
 
 pytestmark = [pytest.mark.mode("detect"), pytest.mark.slow]
@@ -817,7 +816,6 @@ def test_command_when_none_is_given_then_refused(house: House) -> None:
 
 
 @pytest.mark.case("E11")
-@pytest.mark.case("E13")
 @pytest.mark.parametrize(
     "name", [b"a:b,c", "会议 (1) [x]".encode(), b"-rf", b"bad\xff", b"two\nlines"]
 )
@@ -870,3 +868,39 @@ def test_watch_when_it_may_not_watch_all_then_says_so_and_finds_everything(
     assert (done.status, done.document["verdict"]) == (30, "escaped")
     assert [gap["could_hide_escape"] for gap in done.document["gaps"]] == [False]
     assert "comparison" in done.document["gaps"][0]["message"]
+
+
+BURST = """
+import os, signal, sys
+guard, count = int(sys.argv[1]), int(sys.argv[2])
+os.chdir("../../data/empty")
+os.kill(guard, signal.SIGSTOP)
+for number in range(count):
+    os.close(os.open(str(number), os.O_CREAT | os.O_WRONLY))
+    os.unlink(str(number))
+os.mkdir("left")
+os.kill(guard, signal.SIGCONT)
+"""
+
+
+@pytest.mark.case("S19")
+@pytest.mark.case("E64")
+def test_watch_when_its_queue_overflows_then_says_so_and_finds_everything(
+    house: House,
+) -> None:
+    """Lost events are a gap of evidence; the comparison finds what is left."""
+    require("inotify")
+    limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    if limit > 20_000:
+        pytest.skip(f"a queue of {limit} events is too long to fill")
+    count = limit // 2 + 100  # each is made and removed
+    script = f"read _ _ _ guard _ < /proc/$PPID/stat; {sys.executable} -I -S -c"
+    with house.unchanged():
+        done = house.run(f"{script} '{BURST}' $guard {count}; {GOOD}")
+    document = done.document
+
+    assert (done.status, document["verdict"]) == (30, "escaped")
+    assert [e["path"] for e in document["escapes"]] == ["data/empty/left"]
+    assert [(gap["kind"], gap["could_hide_escape"]) for gap in document["gaps"]] == [
+        ("events_lost", False)
+    ]

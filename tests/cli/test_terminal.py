@@ -208,7 +208,7 @@ def test_live_line_when_at_a_terminal_then_shows_time_and_escapes(
     script = "echo mine > ../../PLAN.md; read line"
     with at_terminal(house, script) as terminal:
         terminal.expect(LIVE)
-        terminal.expect(b"1 changes outside the step, edits made in the workspace now")
+        terminal.expect(b"1 change outside the step, edits made in the workspace now")
         terminal.say(b"\n")
         status, rest = terminal.expect_end()
 
@@ -293,9 +293,8 @@ def test_report_when_at_a_terminal_then_is_coloured_unless_unwanted(
 
 def test_interrupt_key_when_typed_once_then_is_the_commands(house: House) -> None:
     """An interactive agent makes of it what it wants."""
-    script = (
-        f"trap 'echo caught; {GOOD}; exit 0' INT; echo ready; while :; do sleep 9; done"
-    )
+    loop = "while :; do sleep 0.05; done"
+    script = f"trap 'echo caught; {GOOD}; exit 0' INT; echo ready; {loop}"
     with at_terminal(house, script) as terminal:
         terminal.expect(b"ready")
         terminal.say(CTRL_C)

@@ -434,7 +434,7 @@ def test_target_when_it_is_its_input_and_a_change_is_required_then_unchanged(
     [
         ("grep -q 阻塞信息 output.md", "exited with 1"),
         ("sh -c 'echo >> output.md'", "changed output.md"),
-        ("no-such-check", "no-such-check: no such program"),
+        ("no-such-check", "could not be started (no-such-check: no such program)"),
         ("sh -c 'kill -9 $$'", "ended by SIGKILL"),
     ],
 )

@@ -1,4 +1,4 @@
-"""One `Workspace` for many threads: apart where they share, at once where they do not."""
+"""One `Workspace` for many threads: kept apart where they share, else at once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def test_threads_when_in_different_workspaces_then_run_at_once(
     place: Path, pool: concurrent.futures.ThreadPoolExecutor
 ) -> None:
     """Runs in several workspaces wait for each other only where their commands do."""
-    houses = [House(place / name / "workspace", place / "state") for name in "abcd"]
+    houses = [
+        House(place / name / f"workspace-{name}", place / "state") for name in "abcd"
+    ]
     for house in houses:
         house.workspace.parent.mkdir()
         build_workspace(house.workspace)
@@ -63,10 +65,8 @@ def test_threads_when_in_different_workspaces_then_run_at_once(
     assert [record.verdict.value for record in records] == ["accepted"] * 4
     assert [[e.path for e in r.escapes] for r in records] == [[b"PLAN.md"]] * 4
     assert befores == [house.look() for house in houses]
-    kept = [
-        house.kept(r.to_json(), "PLAN.md")
-        for house, r in zip(houses, records, strict=True)
-    ]
+    pairs = zip(houses, records, strict=True)
+    kept = [house.kept(record.to_json(), "PLAN.md") for house, record in pairs]
     assert kept == [b"a\n", b"b\n", b"c\n", b"d\n"]
 
 
@@ -130,18 +130,19 @@ INTERRUPTED = """
     import sys, threading
     from workspace_guard import Workspace
 
+    over = threading.Event()
+
     def work():
         record = Workspace(sys.argv[1], sys.argv[2]).run_step(["sh", "-c", sys.argv[3]])
         print(record.verdict.value, flush=True)
+        over.set()
 
-    thread = threading.Thread(target=work)
-    thread.start()
+    threading.Thread(target=work).start()
     try:
-        while thread.is_alive():
-            thread.join(0.05)
+        over.wait()
     except KeyboardInterrupt:
         print("the program's own", flush=True)
-        thread.join()
+        over.wait()
 """
 
 

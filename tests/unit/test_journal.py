@@ -6,7 +6,6 @@ import errno
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +13,7 @@ from capabilities import require
 from groups import (
     JOURNAL,
     OWNER,
+    THREE_OLD,
     Spec,
     contents,
     edit,
@@ -37,16 +37,12 @@ from workspace_guard.files.replace import staged_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from groups import Staged
 
 ALL_NEW = {"a.md": b"new a\n", "b.md": b"new b\n", "made/c.md": b"new c\n"}
 DESTINATIONS = tuple(RelPath.parse(name, "posix") for name in ALL_NEW)
-THREE_OLD: Spec = {
-    "a.md": (b"old a\n", b"new a\n"),
-    "sub/b.md": (b"old b\n", b"new b\n"),
-    "sub/c.md": (b"old c\n", b"new c\n"),
-}
 
 
 @pytest.fixture
@@ -405,13 +401,12 @@ def test_rollback_when_a_made_folder_cannot_be_removed_then_says_so(
 
 def run_in_namespace(script: str, *arguments: Path) -> str:
     """Run Python in a mount namespace of its own and return what it prints."""
-    tests = Path(__file__).parent
     done = subprocess.run(
         [
             *("unshare", "--user", "--map-root-user", "--mount"),
             *(sys.executable, "-c", script, *arguments),
         ],
-        env={**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         check=True,
         stdout=subprocess.PIPE,
         text=True,
@@ -429,8 +424,8 @@ def test_commit_when_a_destination_is_a_mount_point_then_all_are_old(
     mounted = tmp_path / "mounted"
     mounted.write_bytes(b"old c\n")
     script = (
-        "import os, pathlib, subprocess, sys\n"
-        "from test_journal import *\n"
+        "import errno, pathlib, subprocess, sys\n"
+        "from groups import THREE_OLD, contents, staged\n"
         "with staged(pathlib.Path(sys.argv[1]), THREE_OLD) as group:\n"
         "    third = group.workspace / 'sub' / 'c.md'\n"
         "    subprocess.run(['mount', '--bind', sys.argv[2], third], check=True)\n"

@@ -12,7 +12,6 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from accounts import is_root
 from capabilities import require
 from euid import ordinary_user
 from listing import changes, tree_state
@@ -594,8 +593,7 @@ def test_remove_entry_when_a_closed_folder_is_swapped_for_a_link_then_stops(
 
 def test_remove_entry_when_not_ours_to_remove_then_says_so(place: Path) -> None:
     """What cannot be removed is an error with the name in it."""
-    if not is_root():
-        pytest.skip("only root can make a folder of somebody else's")
+    require("root")
     (place / "a" / "theirs").mkdir(parents=True)
     (place / "a").chmod(0o755)
     with (

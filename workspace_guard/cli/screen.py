@@ -169,7 +169,8 @@ class _LiveLine:
         if progress.files:
             parts.append(f"{progress.files:,} files")
         if progress.escapes:
-            parts.append(f"{progress.escapes:,} changes outside the step")
+            changes = "change" if progress.escapes == 1 else "changes"
+            parts.append(f"{progress.escapes:,} {changes} outside the step")
         if progress.interrupted:
             parts.append("Ctrl-C went to the command; press it twice to end the run")
         elif progress.stage == "running":

@@ -13,7 +13,9 @@ import contextlib
 import datetime as dt
 import logging
 import os
+import sys
 import threading
+import time
 import warnings
 from typing import TYPE_CHECKING, Self
 
@@ -49,6 +51,8 @@ _TELLING: list[type[FileSystemEvent]] = [
     FileMovedEvent,
 ]
 _MOST_PATHS = 100_000
+_READ_OUT_S = 1.0
+_READ_OUT_LOOK_S = 0.002
 
 
 class Monitor:
@@ -106,6 +110,8 @@ class Monitor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._observer is not None:
+            self._gaps += _read_out(self._observer)
         self._warnings.over = True  # what it says of its own end is no news
         if self._observer is not None:
             try:
@@ -135,7 +141,8 @@ class Monitor:
     def gaps(self) -> tuple[Gap, ...]:
         """What was not seen; none of it can hide an escape from the comparison."""
         found = list(self._gaps)
-        found += [_gap("events_lost", text) for text in self._warnings.texts]
+        # One overflow is told more than once, and its first words are enough.
+        found += [_gap("events_lost", text) for text in self._warnings.texts[:1]]
         if self._handler.full:
             found.append(
                 _gap("events_lost", f"more than {_MOST_PATHS:,} paths changed")
@@ -216,6 +223,39 @@ def _watch_threads() -> None:
 
     hook.of_wsguard = True  # type: ignore[attr-defined]  # so that it is put there once
     threading.excepthook = hook
+
+
+def _read_out(observer: BaseObserver) -> list[Gap]:
+    """Wait a moment for watchdog to take in what the kernel has told.
+
+    At the end of it the kernel says whether its queue has overflowed.
+    """
+    until = time.monotonic() + _READ_OUT_S
+    while _is_behind(observer):
+        if time.monotonic() > until:
+            return [_gap("events_lost", "the run ended before all had been read")]
+        time.sleep(_READ_OUT_LOOK_S)
+    return []
+
+
+def _is_behind(observer: BaseObserver) -> bool:
+    """Whether watchdog has events to read or to look at; False where nobody can tell.
+
+    It has no public way to ask.
+    """
+    if sys.platform != "linux":
+        return False
+    import fcntl  # noqa: PLC0415  # not on Windows
+    import termios  # noqa: PLC0415  # not on Windows
+
+    for emitter in observer.emitters:
+        reader: object = getattr(emitter, "_inotify_fd", None)
+        fd = getattr(reader, "_inotify_fd", None)
+        if isinstance(fd, int):
+            with contextlib.suppress(OSError):
+                unread = fcntl.ioctl(fd, termios.FIONREAD, bytes(4))
+                return any(unread) or not getattr(reader, "_is_reading", True)
+    return False
 
 
 def _gap(kind: str, fact: str) -> Gap:
