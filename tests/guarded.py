@@ -127,15 +127,17 @@ class House:
         words = ["run", "-w", self.workspace, "--json", *options]
         return self.call(*words, "--", "sh", "-c", script, env=env)
 
-    def call_here(self, *arguments: str | bytes | Path) -> Done:
+    def call_here(
+        self, *arguments: str | bytes | Path, cwd: Path | None = None
+    ) -> Done:
         """Do what `wsguard ARGUMENTS…` does in this process: a third of a second less.
 
-        For what is refused before anything runs.
+        For what runs no command.
         """
         from workspace_guard.cli.main import cli  # noqa: PLC0415  # click, for few
 
         os.environ["WORKSPACE_GUARD_STATE_DIR"] = str(self.state)
-        os.chdir(self.workspace.parent)
+        os.chdir(cwd or self.workspace.parent)
         out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
         words = [os.fsdecode(word) for word in arguments]
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

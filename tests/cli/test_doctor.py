@@ -73,7 +73,7 @@ def test_help_when_asked_for_then_has_an_example(
     house: House, command: list[str]
 ) -> None:
     """Each command explains itself."""
-    done = house.call(*command, "--help")
+    done = house.call_here(*command, "--help")
 
     assert done.status == 0
     assert b"Usage: wsguard" in done.out

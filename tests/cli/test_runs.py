@@ -33,7 +33,7 @@ def test_list_when_runs_are_kept_then_has_each_with_its_end(
     house: House, two_runs: tuple[str, str]
 ) -> None:
     """The oldest comes first."""
-    done = house.call("runs", "list", "--json")
+    done = house.call_here("runs", "list", "--json")
     rows = done.document["runs"]
 
     assert done.status == 0
@@ -62,8 +62,8 @@ def test_list_when_another_workspace_is_asked_for_then_is_empty(
     """`-w` narrows the list."""
     del two_runs
     (place / "other").mkdir()
-    there = house.call("runs", "list", "-w", house.workspace, "--json")
-    elsewhere = house.call("runs", "list", "-w", place / "other", "--json")
+    there = house.call_here("runs", "list", "-w", house.workspace, "--json")
+    elsewhere = house.call_here("runs", "list", "-w", place / "other", "--json")
 
     assert len(there.document["runs"]) == 2
     assert elsewhere.document["runs"] == []
@@ -97,7 +97,7 @@ def test_show_when_a_run_is_named_then_is_its_record(
     differ = next(n for n in range(len(first)) if first[n] != last[n])
     named = {"latest": "latest", "whole": last, "beginning": last[: differ + 1]}
     words = [named[which]] if which in named else []
-    done = house.call("runs", "show", *words, "--json", cwd=house.workspace)
+    done = house.call_here("runs", "show", *words, "--json", cwd=house.workspace)
 
     assert (done.status, done.document["run_id"]) == (0, last)
     run = house.folder / "runs" / last
@@ -108,7 +108,7 @@ def test_show_when_text_then_a_person_understands_it(
     house: House, two_runs: tuple[str, str]
 ) -> None:
     """Verdict, why, the escape with what happened to it, and where things are kept."""
-    done = house.call("runs", "show", two_runs[1])
+    done = house.call_here("runs", "show", two_runs[1])
     run = house.folder / "runs" / two_runs[1]
 
     assert done.out == b""
@@ -129,7 +129,7 @@ def test_show_when_no_single_run_is_meant_then_50(
 ) -> None:
     """An id that no run has, or more than one, is refused."""
     del two_runs
-    done = house.call("runs", "show", run_id, "--json")
+    done = house.call_here("runs", "show", run_id, "--json")
 
     assert done.error == (50, "record-missing")
     assert "wsguard runs list" in done.said[1]
@@ -141,8 +141,8 @@ def test_show_when_the_record_is_damaged_then_51(
     """A record with any byte changed is not shown for true."""
     record = house.folder / "runs" / two_runs[1] / "record.json"
     record.write_bytes(record.read_bytes().replace(b"escaped", b"refused"))
-    done = house.call("runs", "show", two_runs[1], "--json")
-    rows = house.call("runs", "list", "--json").document["runs"]
+    done = house.call_here("runs", "show", two_runs[1], "--json")
+    rows = house.call_here("runs", "list", "--json").document["runs"]
 
     assert done.error == (51, "record-damaged")
     assert [row["state"] for row in rows] == ["closed", "damaged"]
@@ -150,8 +150,8 @@ def test_show_when_the_record_is_damaged_then_51(
 
 def test_show_when_nothing_was_ever_run_then_50(house: House) -> None:
     """A state folder that is not there yet has no runs, and is not made."""
-    done = house.call("runs", "show", "-w", house.workspace, "--json")
-    listed = house.call("runs", "list", "--json")
+    done = house.call_here("runs", "show", "-w", house.workspace, "--json")
+    listed = house.call_here("runs", "list", "--json")
 
     assert (done.status, listed.document["runs"]) == (50, [])
     assert not house.state.exists()

@@ -315,9 +315,11 @@ def test_command_when_supervisor_ignores_signals_then_it_does_not(
     require("procfs")
 
     run_whole(launch(tmp_path, "grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"))
-    assert (tmp_path / "execution.log").read_text() == (
-        "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n"
-    )
+    rows = (tmp_path / "execution.log").read_text().split()
+    # The C library keeps 32 and 33 for itself: what a `make` has ignored of them nobody
+    # can undo from outside it.
+    own = 1 << 31 | 1 << 32
+    assert [int(row, 16) & ~own for row in rows[1::2]] == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from workspace_guard import RunRecord
     from workspace_guard.containment.base import Progress
 
+resource = pytest.importorskip("resource")  # not on Windows
 pytestmark = pytest.mark.mode("detect")
 OLD = DOCUMENT.encode()
 NEW = b"done\n"
