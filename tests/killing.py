@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import tempfile
 import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from guarded import House
 
 CHANGES = (
     *("rename", "replace", "link", "symlink", "unlink", "remove", "rmdir", "mkdir"),
@@ -39,11 +42,12 @@ def die_at(nth: int) -> None:
             setattr(os, name, deadly(name))
 
 
-def survives(body: Callable[[], object], nth: int | None = None) -> bool:
+def survives(house: House, body: Callable[[], object], nth: int | None = None) -> bool:
     """Do something in a child process that is killed before its Nth change."""
     pid = os.fork()
     if pid == 0:
         try:
+            tempfile.tempdir = str(house.temporary)
             if nth is not None:
                 die_at(nth)
             body()

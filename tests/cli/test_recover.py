@@ -103,7 +103,7 @@ def _cut_off_in_a_promotion(house: House) -> None:
         targets = Contract.of(target=["output.md", "PLAN.md"])
         house.door.run_step(["sh", "-c", script], targets)
 
-    assert not survives(run)
+    assert not survives(house, run)
     assert (house.workspace / "output.md").read_bytes() == b"new\n"
 
 

@@ -11,6 +11,7 @@ import itertools
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,7 @@ def with_door(place: Path) -> House:
 def crash(house: House, script: str = SPOIL) -> str:
     """Run a step whose command kills the guard at its end; the run's id."""
     command = ["sh", "-c", f"{script}; {KILL}; sleep 60"]
-    assert not survives(lambda: house.door.run_step(command))
+    assert not survives(house, lambda: house.door.run_step(command))
     [run_id] = house.runs
     return run_id
 
@@ -426,15 +427,19 @@ def every_kill(
 
 @pytest.mark.slow
 @pytest.mark.case("S43")
-def test_run_when_killed_before_any_change_then_recover_puts_back(place: Path) -> None:
+def test_run_when_killed_before_any_change_then_recover_puts_back(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """There is no moment at which a killed guard leaves a spoiled parent."""
 
     def body(house: House, nth: int) -> bool:
         command = ["sh", "-c", SPOIL]
-        return survives(lambda: house.door.run_step(command), nth)
+        return survives(house, lambda: house.door.run_step(command), nth)
 
     for house, before in every_kill(place, body):
+        monkeypatch.setattr(tempfile, "tempdir", str(house.temporary))
         house.door.recover()
+        assert list(house.temporary.iterdir()) == []
         # Before the journal names the run nobody knows that its step was being built.
         built = set(changes(before, house.look())) - {b"tasks"}
         assert (built, house.journal, house.snapshots) == (set(), [], [])
@@ -454,7 +459,7 @@ def test_promotion_when_killed_before_any_change_then_all_or_nothing(
                 on_event=lambda p: die_at(nth) if p.stage == "promoting" else None,
             )
 
-        return survives(run)
+        return survives(house, run)
 
     for house, before in every_kill(place, body):
         recovered = house.door.recover().runs
@@ -472,8 +477,8 @@ def test_recovery_when_killed_before_any_change_then_the_next_one_puts_back(
 
     def body(house: House, nth: int) -> bool:
         command = ["sh", "-c", f"{SPOIL}; {KILL}; sleep 60"]
-        assert not survives(lambda: house.door.run_step(command))
-        return survives(house.door.recover, nth)
+        assert not survives(house, lambda: house.door.run_step(command))
+        return survives(house, house.door.recover, nth)
 
     for house, before in every_kill(place, body):
         house.door.recover()

@@ -6,6 +6,7 @@ Room: step. Pure, but for the private temporary folder that it makes.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -46,7 +47,8 @@ def scratch_folder(workspace: Path, run: RunFolder) -> Generator[Path]:
             make_private(run.scratch)
             scratch = run.scratch
         else:
-            scratch = Path(tempfile.mkdtemp(prefix="wsguard-", dir=system))
+            prefix = _scratch_prefix(run.run_id)
+            scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=system))
     except OSError as error:
         fact = f"no private temporary folder: {error.strerror or error}"
         hint = "set TMPDIR to a folder that can be written"
@@ -55,6 +57,23 @@ def scratch_folder(workspace: Path, run: RunFolder) -> Generator[Path]:
         yield scratch
     finally:
         remove_scratch(os.fsencode(scratch))
+
+
+def _scratch_prefix(run_id: str) -> str:
+    """What tells whose a TMPDIR is: short, for the sake of sockets in it."""
+    return f"wsguard-{hashlib.sha256(run_id.encode()).hexdigest()[:10]}-"
+
+
+def remove_unnamed_scratch(run: RunFolder) -> None:
+    """Remove the TMPDIR of a run that was killed before the journal named it."""
+    remove_scratch(os.fsencode(run.scratch))
+    prefix = os.fsencode(_scratch_prefix(run.run_id))
+    with contextlib.suppress(OSError):
+        system = os.fsencode(tempfile.gettempdir())
+        with Folder.open(system) as folder:
+            names = [name for name in folder.names() if name.startswith(prefix)]
+        for name in names:
+            remove_scratch(os.path.join(system, name))
 
 
 def remove_scratch(scratch: bytes) -> None:

@@ -34,7 +34,10 @@ from workspace_guard.files.replace import is_staged_name, remove_staged
 from workspace_guard.files.tree import Folder
 from workspace_guard.step.archive import runs_of, utc, write_record
 from workspace_guard.step.destinations import hash_places
-from workspace_guard.step.environment import remove_scratch
+from workspace_guard.step.environment import (
+    remove_scratch,
+    remove_unnamed_scratch,
+)
 from workspace_guard.step.folders import put_back_folders
 from workspace_guard.step.judge import Verdict
 from workspace_guard.step.openrun import OpenRun, open_runs, read_open_run
@@ -139,6 +142,7 @@ def sweep_unstarted(state: WorkspaceState) -> None:
                 return
             if run.run_id not in still_open:
                 remove_staged(journal, run.run_id)
+                remove_unnamed_scratch(run)
                 with contextlib.suppress(OSError):
                     runs.remove_folder(os.fsencode(run.run_id))
 
