@@ -25,11 +25,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from workspace_guard.errors import JournalDamaged, show_path
 from workspace_guard.files.digest import Unstable, hash_regular
-from workspace_guard.files.keep import (
-    copy_as_is,
-    put_back_kept,
-    take_over_attributes,
-)
+from workspace_guard.files.keep import put_back_kept
 from workspace_guard.files.relpath import RelPath, path_fields, path_from_fields
 from workspace_guard.files.replace import remove_staged, to_json, write_file
 from workspace_guard.files.tree import NotRegular
@@ -38,22 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from workspace_guard.files.tree import Folder
-
-__all__ = [
-    "Group",
-    "Moved",
-    "Recovered",
-    "Replacement",
-    "commit",
-    "copy_as_is",
-    "journal_name",
-    "put_back_kept",
-    "read_sealed",
-    "recover",
-    "rollback",
-    "take_over_attributes",
-    "write_sealed",
-]
 
 _SCHEMA = "workspace-guard/promotion-journal/1"
 _NO_FOLDER = frozenset({errno.ENOTDIR, errno.ELOOP})
